@@ -1,0 +1,72 @@
+"""Memory is handed out in blocks, on demand; nobody reserves what they might never use.
+
+    free_block_queue   8 3 6 ...              least recently freed first
+    block_table of A   [ 5 | 2 | 7 ]          grows by one block every block_size tokens; only its last is partly empty
+
+    position p of A  ->  slot  block_table[p // block_size] * block_size + p % block_size
+
+The idea is virtual memory's: tokens are bytes, blocks are pages, sequences are processes (PagedAttention, Kwon et al.
+2023, section 4.3). Invariant: a block is in the queue exactly when no table holds it; ref_counts[b] says how many do
+(one, until level 04 shares). A reserve that fails changes nothing. (From level 02.)"""
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterable
+
+from .sequence import Sequence
+
+
+class BlockPool:
+    """num_blocks blocks, each free or held, all operations O(1)."""
+
+    def __init__(self, num_blocks: int):
+        self.ref_counts = [0] * num_blocks
+        self.free_block_queue: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
+
+    def allocate(self) -> int:
+        block, _ = self.free_block_queue.popitem(last=False)
+        self.ref_counts[block] = 1
+        return block
+
+    def free(self, block: int) -> None:
+        assert self.ref_counts[block] > 0, f"block {block} freed twice"
+        self.ref_counts[block] -= 1
+        if self.ref_counts[block] == 0:
+            self.free_block_queue[block] = None
+
+
+class BlockManager:
+    """Says where a sequence's keys and values live: `reserve` grows its block table, `release` empties it."""
+
+    def __init__(self, num_blocks: int, block_size: int):
+        self.num_blocks, self.block_size = num_blocks, block_size
+        self.pool = BlockPool(num_blocks)
+
+    @property
+    def num_free_blocks(self) -> int:
+        return len(self.pool.free_block_queue)
+
+    def reserve(self, seq: Sequence, num_tokens: int) -> bool:
+        """Grow seq's block table to hold num_tokens more than are computed. All or nothing."""
+        needed = -(-(seq.num_computed_tokens + num_tokens) // self.block_size) - len(seq.block_table)
+        if needed > self.num_free_blocks:
+            return False
+        seq.block_table += [self.pool.allocate() for _ in range(needed)]
+        return True
+
+    def release(self, seq: Sequence) -> None:
+        """Give all of seq's blocks back; its tokens stay, and would have to be computed again."""
+        for block in reversed(seq.block_table):  # a tail is useless without its head, so it is handed out first
+            self.pool.free(block)
+        seq.block_table.clear()
+        seq.num_computed_tokens = 0
+
+    def check_integrity(self, holders: Iterable[Sequence]) -> None:
+        """Raises AssertionError with the broken invariant's name."""
+        holders, counts = list(holders), self.pool.ref_counts
+        held = Counter(block for seq in holders for block in seq.block_table)
+        assert [held[block] for block in range(self.num_blocks)] == counts, "every reference is somebody's"
+        free = {block for block, count in enumerate(counts) if count == 0}
+        assert set(self.pool.free_block_queue) == free, "free + held = pool"
+        for seq in holders:
+            num_slots = len(seq.block_table) * self.block_size
+            assert seq.num_computed_tokens <= num_slots, f"request {seq.request_id}: every computed token has a slot"

@@ -1,0 +1,52 @@
+"""What a user can do wrong is refused at the front door, in one sentence: the field, the legal range, the value.
+
+    check_integer("max_tokens", 0, low=1)      ValueError: max_tokens must be a whole number >= 1, not 0
+    check_integer("max_tokens", 1.5, low=1)    TypeError:  max_tokens must be a whole number >= 1, not 1.5
+
+Invariant: a wrong type raises TypeError, a wrong value ValueError, and both name the field."""
+
+import math
+from collections.abc import Iterable, Sequence
+from numbers import Integral, Real
+
+
+def check_number(name: str, value: object, low: float, high: float = math.inf, *, above_low: bool = False) -> None:
+    """value must be a finite real number in [low, high], or in (low, high] with above_low."""
+    legal = f"a number in {'(' if above_low else '['}{low}, {high}{')' if high == math.inf else ']'}"
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{name} must be {legal}, not {value!r}")
+    if not (math.isfinite(value) and low <= value <= high) or (above_low and value == low):
+        raise ValueError(f"{name} must be {legal}, not {value}")
+
+
+def check_integer(name: str, value: object, low: int, high: int | None = None, *, optional: bool = False) -> None:
+    """value must be a whole number in [low, high]; with `optional`, None is fine too."""
+    if optional and value is None:
+        return
+    legal = f"a whole number >= {low}" if high is None else f"a whole number in [{low}, {high}]"
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(f"{name} must be {legal}, not {value!r}")
+    if value < low or (high is not None and value > high):
+        raise ValueError(f"{name} must be {legal}, not {value}")
+
+
+def check_boolean(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be true or false, not {value!r}")
+
+
+def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
+
+
+def check_token_ids(name: str, value: object) -> tuple[int, ...]:
+    """value must be a list (or tuple, or other iterable but text) of whole numbers >= 0."""
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        raise TypeError(f"{name} must be a list of token ids, not {value!r}")
+    token_ids = tuple(value)
+    for i, token_id in enumerate(token_ids):
+        check_integer(f"{name}[{i}]", token_id, 0)
+    return tuple(int(token_id) for token_id in token_ids)

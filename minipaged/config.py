@@ -1,0 +1,85 @@
+"""One frozen page of numbers says everything an engine may do.
+
+    num_blocks x block_size     the KV memory in slots: what everybody shares
+    max_model_len               how long one sequence may grow, prompt and output together
+    max_num_seqs                how many sequences may hold memory at once
+    max_num_batched_tokens      how many tokens one step may run
+
+Every field is also a command-line flag, from the level that brings it on. Invariant: an EngineConfig that exists is
+legal; one that asks for what its level does not have yet is refused by name. (From level 01.)"""
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from .checks import check_choice, check_integer, check_number
+
+DEFAULT_MODEL = "smollm2-135m"
+CHOICES = {
+    "device": ("auto", "cpu", "cuda"),
+    "dtype": ("auto", "float32", "bfloat16", "float16"),
+    "load_format": ("auto", "dummy"),
+    "attention_backend": ("auto", "torch", "triton"),
+    "scheduling_policy": ("fcfs", "priority"),
+}
+LATER_FIELDS = {  # what the levels still to be built will bring, so that today's refuse it by name
+    "enable_prefix_caching": 4,
+    "num_speculative_tokens": 5,
+    "speculative_method": 5,
+    "draft_model": 5,
+    "prompt_lookup_min": 5,
+    "prompt_lookup_max": 5,
+    "tensor_parallel_size": 6,
+    "pipeline_parallel_size": 6,
+    "distributed_executor_backend": 6,
+    "data_parallel_size": 7,
+    "enable_expert_parallel": 7,
+}
+
+
+def option(default: Any, level: int, text: str) -> Any:
+    """A field that is also a flag of every level from `level` on; `text` is its help."""
+    return field(default=default, metadata={"level": level, "help": text})
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """Frozen, checked at construction: ValueError or TypeError names the field, the value and the legal range.
+
+    max_model_len and num_blocks may be None until the model is loaded, which fills them in (`runner.load_model`)."""
+
+    model: str = option(DEFAULT_MODEL, 1, "smollm2-135m, a local Hugging Face folder, or a hub id")
+    device: str = option("auto", 1, "auto: CUDA when there is one")
+    dtype: str = option("auto", 1, "auto: bfloat16 on CUDA, float32 on a CPU")
+    load_format: str = option("auto", 1, "dummy: random weights of the config's shapes, no checkpoint needed")
+    attention_backend: str = option("auto", 1, "auto: the fastest that runs on the device")
+    max_model_len: int = option(None, 1, "prompt and output of one request together; default: the model's own")
+    max_num_seqs: int = option(64, 1, "how many requests may hold KV memory at once")
+    num_blocks: int = option(None, 1, "blocks in the KV pool; default: what the memory allows")
+    block_size: int = option(16, 1, "slots (tokens) in one block")
+    gpu_memory_utilization: float = option(0.9, 1, "share of a GPU's memory for weights and KV cache together")
+    seed: int = option(0, 1, "seeds requests that have no seed of their own")
+    max_num_batched_tokens: int = option(1024, 3, "token budget of one step")
+    long_prefill_token_threshold: int = option(0, 3, "longest chunk of one request in a step; 0: only the budget cuts")
+    scheduling_policy: str = option("fcfs", 3, "fcfs, or priority: by priority, then arrival")
+
+    def __post_init__(self) -> None:
+        for name, choices in CHOICES.items():
+            check_choice(name, getattr(self, name), choices)
+        for name in ("max_num_seqs", "block_size", "max_num_batched_tokens"):
+            check_integer(name, getattr(self, name), 1)
+        check_integer("max_model_len", self.max_model_len, 2, optional=True)  # one token in, one token out
+        check_integer("num_blocks", self.num_blocks, 1, optional=True)
+        check_number("gpu_memory_utilization", self.gpu_memory_utilization, 0, 1, above_low=True)
+        check_integer("seed", self.seed, -(2**63), 2**63 - 1)
+        check_integer("long_prefill_token_threshold", self.long_prefill_token_threshold, 0)
+
+    @property
+    def max_chunk_len(self) -> int:
+        """The longest chunk of one request in a step, tokens."""
+        return self.long_prefill_token_threshold or self.max_num_batched_tokens
+
+    def check_level(self, level: int) -> None:
+        """Refuse what a later level brings. Raises ValueError with the field's name and its level."""
+        for f in fields(self):
+            if f.metadata["level"] > level and getattr(self, f.name) != f.default:
+                raise ValueError(f"{f.name} comes with level {f.metadata['level']:02}, this is level {level:02}")

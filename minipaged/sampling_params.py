@@ -1,0 +1,53 @@
+"""What one request asks of the sampler: how random, how long, and when to stop.
+
+    SamplingParams(temperature=0)                        greedy: the most likely token, always
+    SamplingParams(temperature=0.8, top_p=0.9, seed=7)   random, and the same every time
+    SamplingParams(max_tokens=None)                      as long as max_model_len allows
+
+Names, meanings, defaults and legal ranges are vLLM's (`vllm.SamplingParams`). Whatever is out of range is refused
+here, before an engine sees it. No tensors: the arithmetic is in `sampling.py`. (From level 01.)"""
+
+from dataclasses import dataclass
+
+from .checks import check_boolean, check_integer, check_number, check_token_ids
+
+GREEDY_BELOW = 1e-5  # logits divided by a smaller temperature overflow, and would mean "the most likely token" anyway
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """Frozen, checked at construction.
+
+    temperature     0 (or below 1e-5) is greedy; 1 samples the model's own distribution. In [0, inf).
+    top_p           keep the smallest set of tokens whose probabilities add up to top_p. In (0, 1]; 1 is off.
+    top_k           keep the k most likely tokens. 0, -1, or at least the vocabulary's size: off.
+    min_p           keep tokens at least min_p times as likely as the most likely one. In [0, 1]; 0 is off.
+    seed            the same seed draws the same tokens, alone or in company. None: the engine chooses one.
+    max_tokens      generate at most so many tokens, >= 1; None: up to max_model_len.
+    stop_token_ids  end after any of these; it stays in token_ids, not in text.
+    ignore_eos      an end-of-sequence token does not end the request (stop_token_ids still do).
+
+    Raises ValueError for a value out of range, TypeError for a wrong type; both name the field."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    max_tokens: int | None = 16
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+
+    def __post_init__(self) -> None:
+        check_number("temperature", self.temperature, 0)
+        check_number("top_p", self.top_p, 0, 1, above_low=True)
+        check_integer("top_k", self.top_k, -1)
+        check_number("min_p", self.min_p, 0, 1)
+        check_integer("seed", self.seed, -(2**63), 2**63 - 1, optional=True)
+        check_integer("max_tokens", self.max_tokens, 1, optional=True)
+        check_boolean("ignore_eos", self.ignore_eos)
+        object.__setattr__(self, "stop_token_ids", check_token_ids("stop_token_ids", self.stop_token_ids))
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature < GREEDY_BELOW

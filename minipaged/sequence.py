@@ -1,0 +1,66 @@
+r"""A sequence is a list of tokens, the first num_computed_tokens of which are in the KV cache.
+
+    tokens               [ p0 p1 p2 p3 | g0 g1 ]     prompt, then generated
+    num_computed_tokens   --------^                  keys and values up to here are cached
+    num_pending                    \_________/       what the model has yet to read
+    block_table          [ 5, 2 ]                    where: position p lives in block_table[p // block_size]
+
+Prefill, decode, chunked prefill and resuming after preemption are only different numbers of pending tokens: nothing
+anywhere asks which of them it is. Invariant: 0 <= num_computed_tokens < len(tokens) while the sequence lives, and the
+computed ones fit the blocks of block_table. (From level 01.)"""
+
+from dataclasses import dataclass, field
+
+from .sampling_params import SamplingParams
+
+
+@dataclass(eq=False)
+class Sequence:
+    """One request's tokens, where they are cached, and why they ended."""
+
+    request_id: str
+    tokens: list[int]
+    params: SamplingParams
+    max_len: int  # prompt and output together
+    eos_token_ids: frozenset[int] = frozenset()
+    seed: int = 0
+    arrival: int = 0
+    priority: int = 0
+    cache_salt: str | None = None
+    num_computed_tokens: int = 0
+    block_table: list[int] = field(default_factory=list)
+    num_preemptions: int = 0
+    num_cached_tokens: int = 0
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    error: str | None = None
+
+    def __post_init__(self) -> None:
+        self.num_prompt_tokens = len(self.tokens)
+        self.num_reported = len(self.tokens)
+
+    @property
+    def num_pending(self) -> int:
+        return len(self.tokens) - self.num_computed_tokens
+
+    @property
+    def finished(self) -> bool:
+        return self.finish_reason is not None
+
+    @property
+    def has_news(self) -> bool:
+        return self.finished or self.num_reported < len(self.tokens)
+
+    def append(self, token_id: int) -> None:
+        """Take a generated token, and end if it says so: EOS first, then a stop token, then the length."""
+        self.tokens.append(token_id)
+        if token_id in self.eos_token_ids and not self.params.ignore_eos:
+            self.finish_reason = "stop"
+        elif token_id in self.params.stop_token_ids:
+            self.finish_reason, self.stop_reason = "stop", token_id
+        elif len(self.tokens) >= self.max_len:
+            self.finish_reason = "length"
+
+    def fail(self, error: str) -> None:
+        """End with finish_reason "error"; the others do not notice."""
+        self.finish_reason, self.error = "error", error
