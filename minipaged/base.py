@@ -1,0 +1,146 @@
+"""Mechanism, not policy: the verbs every scheduler is written with, and the frame every engine hangs in.
+
+    add ->  waiting  -- admit -->  running  -- retire -->  finished
+               ^                      |
+               +------ preempt -------+        memory given back, tokens kept: it will compute them again
+
+Invariant: a live sequence is in exactly one of the two; `running` is sorted as the queue is, so whoever gives way is
+its last; an engine that has work and makes no progress raises instead of turning for ever. (From level 02.)"""
+
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Sequence as SequenceOf
+
+from .batch import Chunk, Plan
+from .blocks import BlockManager
+from .config import EngineConfig
+from .desk import FrontDesk
+from .outputs import RequestOutput
+from .queue import RequestQueue
+from .sampling_params import SamplingParams
+from .sequence import Sequence
+from .trace import Occupancy, StepTrace
+
+
+class SchedulerBase(ABC):
+    """The verbs; a level's Scheduler is a paragraph written with them."""
+
+    def __init__(self, config: EngineConfig, blocks: BlockManager):
+        self.config, self.blocks = config, blocks
+        self.waiting = RequestQueue(config.scheduling_policy)
+        self.running = RequestQueue(config.scheduling_policy)
+        self.trace = StepTrace(blocks.block_size)
+
+    @abstractmethod
+    def schedule(self) -> Plan:
+        """The policy: which sequences run next, and how many of their tokens."""
+
+    def begin(self, budget: int = sys.maxsize, max_chunk_len: int = sys.maxsize) -> Plan:
+        """Open a step that may run `budget` tokens, at most max_chunk_len of one sequence."""
+        self.trace.begin()
+        return Plan(budget, max_chunk_len)
+
+    def head(self) -> Sequence | None:
+        """Whoever is next, if there is a seat: nobody behind it is asked."""
+        return self.waiting[0] if self.waiting and len(self.running) < self.config.max_num_seqs else None
+
+    def admit(self) -> Sequence:
+        seq = self.waiting.pop(0)
+        self.running.push(seq)
+        self.trace.admitted(seq)
+        return seq
+
+    def make_room(self, seq: Sequence, plan: Plan) -> bool:
+        """Reserve seq's share; while blocks are short, the last in line gives way. False: seq does not run now."""
+        while not self.blocks.reserve(seq, plan.share(seq)):
+            plan.crowded = True
+            if self.running == [seq]:  # nobody is left to give way: it ends with what it has
+                seq.finish_reason = "length"
+                return False
+            if self.preempt() is seq:
+                return False
+        return True
+
+    def preempt(self) -> Sequence:
+        """The last in line gives its blocks back and waits, in its own place, to compute its tokens again."""
+        seq = self.running.pop()
+        self.blocks.release(seq)
+        seq.num_preemptions += 1
+        self.waiting.push(seq)
+        self.trace.preempted(seq)
+        return seq
+
+    def retire(self) -> list[Sequence]:
+        """Release every finished sequence and hand it back."""
+        done = [seq for seq in self.running if seq.finished]
+        for seq in done:
+            self.running.remove(seq)
+            self.blocks.release(seq)
+        return done
+
+    def abort(self, seq: Sequence) -> None:
+        seq.finish_reason = "abort"
+        if seq in self.waiting:
+            self.waiting.remove(seq)
+        self.retire()
+
+
+class EngineBase(ABC):
+    """The frame: requests come in at the desk, wait in the scheduler's queue, and are reported step by step."""
+
+    def __init__(self, desk: FrontDesk, scheduler: SchedulerBase):
+        self.config, self.desk, self.scheduler = desk.config, desk, scheduler
+        self.blocks, self.trace = scheduler.blocks, scheduler.trace
+
+    @abstractmethod
+    def step(self) -> list[RequestOutput]:
+        """Run one batch; a RequestOutput for each request that gained tokens or ended."""
+
+    def add_request(
+        self,
+        prompt_token_ids: list[int],
+        params: SamplingParams,
+        request_id: str | None = None,
+        priority: int = 0,
+        cache_salt: str | None = None,
+    ) -> str:
+        """Queue a request and return its id. Raises ValueError or TypeError for what could not even run alone."""
+        seq = self.desk.open(prompt_token_ids, params, request_id, priority, cache_salt)
+        self.scheduler.waiting.push(seq)
+        return seq.request_id
+
+    def abort(self, request_id: str) -> None:
+        """In any state, any number of times, unknown ids too: never an error."""
+        if seq := self.desk.live.pop(request_id, None):
+            self.scheduler.abort(seq)
+
+    def has_unfinished_requests(self) -> bool:
+        return bool(self.scheduler.waiting or self.scheduler.running)
+
+    @property
+    def holders(self) -> list[Sequence]:
+        """Whoever holds memory."""
+        return self.scheduler.running
+
+    def retire(self, chunks: SequenceOf[Chunk]) -> list[RequestOutput]:
+        """Close the step: report what is new, release the finished, write it all down."""
+        running, waiting = self.scheduler.running, self.scheduler.waiting
+        self.trace.record(chunks, running, self.blocks.num_blocks - self.blocks.num_free_blocks)
+        outputs = self.desk.report(running)
+        done = self.scheduler.retire()
+        if not chunks and not done and self.has_unfinished_requests():
+            raise RuntimeError(f"no progress: {len(waiting)} waiting, {len(running)} running")
+        if chunks or done:
+            end = Occupancy(len(waiting), len(running), self.blocks.num_free_blocks, self.blocks.num_blocks)
+            self.trace.finish(done, end)
+        return outputs
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError with the broken invariant's name."""
+        waiting, running = self.scheduler.waiting, self.scheduler.running
+        self.blocks.check_integrity(running)
+        assert {*waiting, *running} == {*self.desk.live.values()}, "a live sequence waits or runs"
+        assert not {*waiting} & {*running}, "nobody waits and runs"
+        assert not any(seq.block_table for seq in waiting), "whoever waits holds no block"
+        for queue in (waiting, running):
+            assert queue == sorted(queue, key=queue.key), "queues are sorted by the policy's key"

@@ -1,0 +1,95 @@
+"""The front desk: who may come in, who is being served, and what they are told.
+
+    add_request -> check -> open ->  Sequence  -> report, report, ... -> gone
+                     |                              (cumulative outputs, the last one says why it ended)
+                     +-- refused: the sentence names n, max_tokens, max_model_len, the blocks it would need
+
+Invariant: whatever comes in can run alone on this engine; an id belongs to one live request at a time and is free
+again as soon as that one ended or was aborted. (From level 01.)"""
+
+from collections.abc import Iterable
+from itertools import count
+from random import Random
+
+from .checks import check_integer
+from .config import EngineConfig
+from .outputs import Decode, RequestOutput, report
+from .sampling_params import SamplingParams
+from .sequence import Sequence
+
+
+class FrontDesk:
+    """config is complete: the model filled in max_model_len and num_blocks."""
+
+    def __init__(self, config: EngineConfig, vocab_size: int, eos_token_ids: frozenset[int], decode: Decode):
+        self.config, self.vocab_size = config, vocab_size
+        self.eos_token_ids, self.decode = eos_token_ids, decode
+        self.live: dict[str, Sequence] = {}
+        self.arrivals = count()
+
+    def check(self, prompt_token_ids: list[int], params: SamplingParams) -> None:
+        """Raises ValueError (TypeError for a wrong type) for a request that could not run even alone."""
+        if not isinstance(params, SamplingParams):
+            raise TypeError(f"params must be SamplingParams, not {params!r}")
+        self.check_token_ids(prompt_token_ids)
+        n, limit, m = len(prompt_token_ids), self.config.max_model_len, params.max_tokens
+        if n > limit - 1:
+            raise ValueError(f"the prompt has {n} tokens; max_model_len {limit} leaves room for {limit - 1}")
+        if m is not None and n + m > limit:
+            raise ValueError(f"prompt of {n} + max_tokens {m} = {n + m} tokens exceed max_model_len {limit}")
+        size, num_blocks = self.config.block_size, self.config.num_blocks
+        if (needed := -(-n // size)) > num_blocks:
+            raise ValueError(f"a prompt of {n} tokens needs {needed} blocks of {size}; the whole pool has {num_blocks}")
+
+    def check_token_ids(self, prompt_token_ids: list[int]) -> None:
+        if isinstance(prompt_token_ids, str) or not hasattr(prompt_token_ids, "__len__"):
+            raise TypeError(f"a prompt must be a list of token ids, not {prompt_token_ids!r}")
+        if len(prompt_token_ids) == 0:
+            raise ValueError("the prompt is empty")
+        for i, token_id in enumerate(prompt_token_ids):
+            if type(token_id) is not int or not 0 <= token_id < self.vocab_size:
+                check_integer(f"prompt_token_ids[{i}]", token_id, 0, self.vocab_size - 1)
+
+    def open(
+        self,
+        prompt_token_ids: list[int],
+        params: SamplingParams,
+        request_id: str | None = None,
+        priority: int = 0,
+        cache_salt: str | None = None,
+    ) -> Sequence:
+        """Check a request and make it a live sequence. Raises as `check` does, and ValueError for an id in use."""
+        self.check(prompt_token_ids, params)
+        check_integer("priority", priority, -(2**63), 2**63 - 1)
+        arrival = next(self.arrivals)
+        request_id = self.free_id(arrival) if request_id is None else request_id
+        if request_id in self.live:
+            raise ValueError(f"request id {request_id!r} belongs to a request that is still running")
+        limit = self.config.max_model_len
+        seq = Sequence(
+            request_id=request_id,
+            tokens=[int(token_id) for token_id in prompt_token_ids],
+            params=params,
+            max_len=limit if params.max_tokens is None else len(prompt_token_ids) + params.max_tokens,
+            eos_token_ids=self.eos_token_ids,
+            seed=Random(f"{self.config.seed}/{arrival}").getrandbits(63) if params.seed is None else params.seed,
+            arrival=arrival,
+            priority=priority,
+            cache_salt=cache_salt,
+        )
+        self.live[request_id] = seq
+        return seq
+
+    def free_id(self, arrival: int) -> str:
+        """The arrival's number, unless somebody chose that very id."""
+        return next(name for i in count(arrival) if (name := str(i)) not in self.live)
+
+    def report(self, seqs: Iterable[Sequence]) -> list[RequestOutput]:
+        """An output for each sequence with news; whoever ended is forgotten."""
+        outputs = []
+        for seq in seqs:
+            if seq.has_news and self.live.get(seq.request_id) is seq:
+                outputs.append(report(seq, self.decode))
+                if seq.finished:
+                    del self.live[seq.request_id]
+        return outputs

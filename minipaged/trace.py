@@ -1,0 +1,105 @@
+"""What was decided and what it cost, one record a step; lessons, tests and plots read nothing else.
+
+    r0 |8 1 1 1 1 - - -      ran so many tokens; held memory but did not run
+    r1 |. . 9 1 x . 1 1      waited; gave way
+
+A slot is reserved when it belongs to a request, and used when it holds the keys and values of one of its tokens; both
+are taken during the step, before whoever finished gives theirs back. Only last blocks are partly empty, so what is
+reserved in vain is summed over the running sequences, never over blocks. Invariant: used <= reserved; waste is the mean
+over steps of 1 - used / reserved. `python -m minipaged.trace FILE --perfetto OUT` redraws a trace for Perfetto. (From
+level 01.)"""
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from .batch import Chunk
+from .sequence import Sequence
+
+
+@dataclass
+class StepRecord:
+    """One step; the first thirteen fields are the document's (`--trace`)."""
+
+    step: int
+    t_s: float = 0.0
+    num_scheduled_tokens: dict[str, int] = field(default_factory=dict)
+    draft_tokens: dict[str, int] = field(default_factory=dict)
+    accepted_tokens: dict[str, int] = field(default_factory=dict)
+    admitted: list[str] = field(default_factory=list)
+    preempted: list[str] = field(default_factory=list)
+    finished: list[str] = field(default_factory=list)
+    cached_tokens: dict[str, int] = field(default_factory=dict)
+    num_waiting: int = 0
+    num_running: int = 0
+    num_free_blocks: int = 0
+    num_blocks: int = 0
+    reserved_slots: int = 0
+    used_slots: int = 0
+
+
+UNPUBLISHED = ("reserved_slots", "used_slots")
+
+
+class Occupancy(NamedTuple):
+    """The end of a step, in counts."""
+
+    num_waiting: int
+    num_running: int
+    num_free_blocks: int
+    num_blocks: int
+
+
+class StepTrace:
+    """Filled while a step happens (`begin`, `admitted`, `preempted`), closed by `record` and `finish`."""
+
+    def __init__(self, block_size: int):
+        self.block_size = block_size
+        self.steps: list[StepRecord] = []
+        self.now = StepRecord(0)
+        self.started_at: float | None = None
+
+    def begin(self) -> None:
+        """A step starts here; the first one starts the clock."""
+        moment = time.perf_counter()
+        self.started_at = moment if self.started_at is None else self.started_at
+        self.now.t_s = moment - self.started_at
+
+    def admitted(self, seq: Sequence) -> None:
+        self.now.admitted.append(seq.request_id)
+        self.now.cached_tokens[seq.request_id] = seq.num_computed_tokens
+
+    def preempted(self, seq: Sequence) -> None:
+        self.now.preempted.append(seq.request_id)
+
+    def record(self, chunks: Iterable[Chunk], holders: Iterable[Sequence], num_held_blocks: int) -> None:
+        """What ran, and what its memory looked like; `holders` are all sequences that hold blocks."""
+        self.now.num_scheduled_tokens = {chunk.seq.request_id: chunk.num_tokens for chunk in chunks}
+        unused = sum(len(seq.block_table) * self.block_size - seq.num_computed_tokens for seq in holders)
+        self.now.reserved_slots = num_held_blocks * self.block_size
+        self.now.used_slots = self.now.reserved_slots - unused
+
+    def finish(self, finished: Iterable[Sequence], occupancy: Occupancy) -> None:
+        """Close the step, after the finished gave their memory back."""
+        self.now.finished = [seq.request_id for seq in finished]
+        for name, value in occupancy._asdict().items():
+            setattr(self.now, name, value)
+        self.steps.append(self.now)
+        self.now = StepRecord(len(self.steps))
+
+    def kv_usage(self) -> dict[str, float] | None:
+        """Mean slots reserved and used over the steps that held any, and the mean waste; None if no step did."""
+        steps = [step for step in self.steps if step.reserved_slots]
+        if not steps:
+            return None
+        return {
+            "reserved_slots_mean": fmean(step.reserved_slots for step in steps),
+            "used_slots_mean": fmean(step.used_slots for step in steps),
+            "waste": fmean(1 - step.used_slots / step.reserved_slots for step in steps),
+        }
+
+    def document(self) -> dict[str, Any]:
+        """The trace as `--trace` writes it."""
+        return {"steps": [{k: v for k, v in vars(step).items() if k not in UNPUBLISHED} for step in self.steps]}
