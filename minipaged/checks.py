@@ -15,7 +15,8 @@ def check_number(name: str, value: object, low: float, high: float = math.inf, *
     legal = f"a number in {'(' if above_low else '['}{low}, {high}{')' if high == math.inf else ']'}"
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} must be {legal}, not {value!r}")
-    if not (math.isfinite(value) and low <= value <= high) or (above_low and value == low):
+    x = float(value)
+    if not (math.isfinite(x) and low <= x <= high) or (above_low and x == low):
         raise ValueError(f"{name} must be {legal}, not {value}")
 
 
@@ -26,7 +27,7 @@ def check_integer(name: str, value: object, low: int, high: int | None = None, *
     legal = f"a whole number >= {low}" if high is None else f"a whole number in [{low}, {high}]"
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{name} must be {legal}, not {value!r}")
-    if value < low or (high is not None and value > high):
+    if int(value) < low or (high is not None and int(value) > high):
         raise ValueError(f"{name} must be {legal}, not {value}")
 
 

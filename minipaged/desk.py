@@ -41,8 +41,8 @@ class FrontDesk:
         if (needed := -(-n // size)) > num_blocks:
             raise ValueError(f"a prompt of {n} tokens needs {needed} blocks of {size}; the whole pool has {num_blocks}")
 
-    def check_token_ids(self, prompt_token_ids: list[int]) -> None:
-        if isinstance(prompt_token_ids, str) or not hasattr(prompt_token_ids, "__len__"):
+    def check_token_ids(self, prompt_token_ids: object) -> None:
+        if not isinstance(prompt_token_ids, list | tuple):
             raise TypeError(f"a prompt must be a list of token ids, not {prompt_token_ids!r}")
         if len(prompt_token_ids) == 0:
             raise ValueError("the prompt is empty")

@@ -1,0 +1,8 @@
+"""minipaged: an LLM inference engine, built level by level."""
+
+from .config import EngineConfig
+from .llm import LLM
+from .outputs import RequestOutput
+from .sampling_params import SamplingParams
+
+__all__ = ["LLM", "EngineConfig", "RequestOutput", "SamplingParams"]

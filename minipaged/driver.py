@@ -1,0 +1,131 @@
+"""Requests arrive when they arrive; the engine steps until nobody is left; a stopwatch looks on from outside.
+
+    arrival_s   0.0   0.0        1.5              a request is added when its time has come
+    steps       | 1 | 2 | 3 |    | 4 | 5 |        with nothing to do, the loop sleeps until the next arrival
+    tokens        a   ab  b        c   c          every token is timed at the end of the step that gave it
+
+Invariant: the driver knows add_request, step, abort and has_unfinished_requests, and nothing else of an engine, so one
+driver serves every level. (From level 01.)"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from .config import EngineConfig
+from .desk import FrontDesk
+from .outputs import RequestOutput
+from .sampling_params import SamplingParams
+from .sequence import Sequence as TokenSequence
+from .trace import StepTrace
+
+
+class Clocked(Protocol):
+    """A model that knows how long it has been inside its forward, in seconds."""
+
+    forward_s: float
+
+
+class AnyEngine(Protocol):
+    """What every level's Engine offers to those who drive it or look on."""
+
+    config: EngineConfig
+    desk: FrontDesk
+    trace: StepTrace
+
+    @property
+    def model(self) -> Clocked: ...
+    @property
+    def holders(self) -> list[TokenSequence]: ...
+    def add_request(
+        self,
+        prompt_token_ids: list[int],
+        params: SamplingParams,
+        request_id: str | None = None,
+        priority: int = 0,
+        cache_salt: str | None = None,
+    ) -> str: ...
+    def step(self) -> list[RequestOutput]: ...
+    def abort(self, request_id: str) -> None: ...
+    def has_unfinished_requests(self) -> bool: ...
+
+
+@dataclass(frozen=True)
+class Request:
+    """What somebody asks for, and when: arrival_s counts from the start of the run."""
+
+    prompt_token_ids: list[int]
+    params: SamplingParams
+    priority: int = 0
+    cache_salt: str | None = None
+    arrival_s: float = 0.0
+
+
+@dataclass
+class Record:
+    """One request as seen from outside; times in seconds from the start of the run."""
+
+    request: Request
+    request_id: str | None = None
+    output: RequestOutput | None = None
+    token_times: list[float] = field(default_factory=list)
+    end_s: float = 0.0
+
+
+OnStep = Callable[["Run", list[RequestOutput]], None]
+
+
+class Run:
+    """One run of a list of requests on one engine; `records` are in the order given."""
+
+    def __init__(self, engine: AnyEngine, requests: Sequence[Request], *, numbered: bool = False):
+        """With `numbered`, request ids are the strings of the indices; otherwise the engine chooses them."""
+        self.engine = engine
+        self.records = [Record(request, str(i) if numbered else None) for i, request in enumerate(requests)]
+        self.due = sorted(self.records, key=lambda record: record.request.arrival_s)[::-1]  # the next one last
+        self.live: dict[str, Record] = {}
+        self.wall_s = self.model_s = 0.0
+        self.num_steps = 0
+        self.interrupted = False
+
+    def go(self, on_step: OnStep = lambda run, outputs: None) -> "Run":
+        """Run all requests to their ends. Ctrl-C aborts what still runs, and what is there stays."""
+        self.start, forward_s = time.perf_counter(), self.engine.model.forward_s
+        try:
+            while self.due or self.engine.has_unfinished_requests():
+                self.add_due()
+                if self.engine.has_unfinished_requests():
+                    on_step(self, self.step())
+                else:
+                    time.sleep(max(0.0, self.due[-1].request.arrival_s - self.now()))
+        except KeyboardInterrupt:
+            self.interrupted = True
+            for request_id in self.live:
+                self.engine.abort(request_id)
+        self.wall_s, self.model_s = self.now(), self.engine.model.forward_s - forward_s
+        return self
+
+    def now(self) -> float:
+        return time.perf_counter() - self.start
+
+    def add_due(self) -> None:
+        now = self.now()
+        while self.due and self.due[-1].request.arrival_s <= now:
+            record = self.due.pop()
+            want = record.request
+            record.request_id = self.engine.add_request(
+                want.prompt_token_ids, want.params, record.request_id, want.priority, want.cache_salt
+            )
+            self.live[record.request_id] = record
+
+    def step(self) -> list[RequestOutput]:
+        outputs = self.engine.step()
+        self.num_steps += 1
+        now = self.now()
+        for output in outputs:
+            if record := self.live.get(output.request_id):  # others' requests may run on the same engine
+                record.output, record.end_s = output, now
+                record.token_times += [now] * (len(output.outputs[0].token_ids) - len(record.token_times))
+                if output.finished:
+                    del self.live[output.request_id]
+        return outputs

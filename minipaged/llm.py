@@ -1,0 +1,100 @@
+"""One class to use any of the engines: text or token ids in, RequestOutputs out, in the order of the prompts.
+
+    llm = LLM("smollm2-135m", engine=levels.load(3).Engine, num_blocks=512)
+    outputs = llm.generate(["The capital of France is"], SamplingParams(temperature=0, max_tokens=8))
+    outputs[0].outputs[0].text
+
+The method names and the shapes of their arguments are vLLM's. Invariant: what is refused is refused before anything of
+that call runs; a request that fails while it runs does not raise, its finish_reason is "error". (From level 01.)"""
+
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+from .config import DEFAULT_MODEL, LATER_FIELDS, EngineConfig
+from .driver import AnyEngine, OnStep, Request, Run
+from .outputs import RequestOutput
+from .sampling_params import SamplingParams
+from .text import encode, encode_chat
+
+Prompt = str | list[int] | dict[str, Any]
+
+
+class LLM:
+    """engine: a level's Engine class, `levels.load(n).Engine`; options: EngineConfig's fields."""
+
+    def __init__(self, model: str = DEFAULT_MODEL, *, engine: Callable[[EngineConfig], Any], **options: Any):
+        self.engine: AnyEngine = engine(make_config(model=str(model), **options))
+        self.tokenizer: Any = getattr(self.engine.model, "tokenizer", None)
+
+    def generate(
+        self,
+        prompts: Prompt | list[Prompt],
+        sampling_params: SamplingParams | list[SamplingParams] | None = None,
+        *,
+        priority: list[int] | None = None,
+        on_step: OnStep = lambda run, outputs: None,
+    ) -> list[RequestOutput]:
+        """Run prompts to their ends: a prompt is text, a list of token ids, or {"prompt_token_ids": [...]}.
+
+        One SamplingParams for all, or a list of the same length. on_step(run, outputs) is called after each step.
+        Raises ValueError or TypeError before anything runs; KeyboardInterrupt after Ctrl-C, with nothing left running.
+        """
+        token_ids = [self.encode(prompt) for prompt in as_list(prompts)]
+        return self.run(token_ids, sampling_params or SamplingParams(), priority, on_step)
+
+    def chat(
+        self,
+        messages: list[dict[str, Any]] | list[list[dict[str, Any]]],
+        sampling_params: SamplingParams | list[SamplingParams] | None = None,
+        *,
+        on_step: OnStep = lambda run, outputs: None,
+    ) -> list[RequestOutput]:
+        """Answer one conversation or a list of them, through the model's chat template.
+
+        Without sampling_params an answer may be as long as max_model_len allows."""
+        chats = messages if messages and isinstance(messages[0], list) else [messages]
+        token_ids = [encode_chat(self.tokenizer, chat) for chat in chats]  # type: ignore[arg-type]
+        return self.run(token_ids, sampling_params or SamplingParams(max_tokens=None), None, on_step)
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        if isinstance(prompt, dict):
+            if len(prompt) != 1 or not set(prompt) <= {"prompt", "prompt_token_ids"}:
+                raise ValueError(f"a prompt has one key, prompt or prompt_token_ids, not {sorted(prompt)}")
+            return self.encode(*prompt.values())
+        return encode(self.tokenizer, prompt) if isinstance(prompt, str) else prompt
+
+    def run(
+        self,
+        prompts: list[list[int]],
+        params: SamplingParams | list[SamplingParams],
+        priority: list[int] | None,
+        on_step: OnStep,
+    ) -> list[RequestOutput]:
+        each = params if isinstance(params, list) else [params] * len(prompts)
+        priorities = [0] * len(prompts) if priority is None else priority
+        for name, given in (("sampling_params", each), ("priority", priorities)):
+            if len(given) != len(prompts):
+                raise ValueError(f"{len(prompts)} prompts but {len(given)} {name}")
+        for prompt, one in zip(prompts, each, strict=True):
+            self.engine.desk.check(prompt, one)
+        run = Run(self.engine, [Request(*wanted) for wanted in zip(prompts, each, priorities, strict=True)])
+        if run.go(on_step).interrupted:
+            raise KeyboardInterrupt
+        return [record.output for record in run.records if record.output]
+
+
+def as_list(prompts: Prompt | list[Prompt]) -> list[Any]:
+    """A list of prompts; a single one, which may itself be a list (of token ids), becomes a list of one."""
+    single = isinstance(prompts, str | dict) or (len(prompts) > 0 and isinstance(prompts[0], int))
+    return [prompts] if single else list(prompts)
+
+
+def make_config(**options: Any) -> EngineConfig:
+    """EngineConfig, with a sentence for what is no field, or no field yet. Raises ValueError with its name."""
+    for name in options:
+        if name in LATER_FIELDS:
+            raise ValueError(f"{name} comes with level {LATER_FIELDS[name]:02}")
+    if unknown := set(options) - {f.name for f in fields(EngineConfig)}:
+        raise ValueError(f"EngineConfig has no field {min(unknown)!r}")
+    return EngineConfig(**options)

@@ -1,0 +1,94 @@
+"""What a run did, as one JSON document: a request each, and what the whole cost.
+
+    ttft   arrival -> first token              e2e   arrival -> end
+    itl    token -> next token, all gaps       tpot  (last token - first token) / (tokens - 1), one a request
+
+    wall_s  = model_s (inside the forward) + the engine's own cost
+
+Invariant: the keys are always the same; what does not apply at a level is null, never absent. (From level 01.)"""
+
+from collections.abc import Iterable
+from dataclasses import fields
+from itertools import pairwise
+from statistics import fmean
+from typing import Any
+
+from .config import EngineConfig
+from .driver import Record, Run
+
+Document = dict[str, Any]
+
+
+def make_document(run: Run, level: str) -> Document:
+    """The document of contract `--json`; level is the package's name, like "03_continuous_batching"."""
+    config, number = run.engine.config, int(level[:2])
+    return {
+        "level": level,
+        **{name: getattr(config, name) for name in ("model", "device", "dtype", "attention_backend")},
+        "config": {f.name: config_value(config, f.name, f.metadata["level"], number) for f in fields(EngineConfig)},
+        "requests": [describe(i, record, run.engine.desk.decode) for i, record in enumerate(run.records)],
+        "metrics": measure(run),
+    }
+
+
+def config_value(config: EngineConfig, name: str, since: int, level: int) -> Any:
+    return getattr(config, name) if since <= level else None
+
+
+def describe(index: int, record: Record, decode: Any) -> Document:
+    """One request; one that an interrupt kept from running ends with "abort" and what it has."""
+    output, arrival = record.output, record.request.arrival_s
+    completion = output.outputs[0] if output else None
+    return {
+        "index": index,
+        "prompt_token_ids": record.request.prompt_token_ids,
+        "token_ids": completion.token_ids if completion else [],
+        "text": completion.text if completion else "",
+        "finish_reason": (completion.finish_reason if completion else None) or "abort",
+        "stop_reason": completion.stop_reason if completion else None,
+        "error": output.error if output else None,
+        "cached_tokens": output.num_cached_tokens if output else 0,
+        "num_preemptions": output.num_preemptions if output else 0,
+        "ttft_s": record.token_times[0] - arrival if record.token_times else None,
+        "latency_s": record.end_s - arrival if output and output.finished else None,
+    }
+
+
+def measure(run: Run) -> Document:
+    num_prompt = sum(len(record.request.prompt_token_ids) for record in run.records)
+    num_output = sum(len(record.token_times) for record in run.records)
+    return {
+        "wall_s": run.wall_s,
+        "model_s": run.model_s,
+        "steps": run.num_steps,
+        "prompt_tokens": num_prompt,
+        "output_tokens": num_output,
+        "output_tokens_per_s": num_output / run.wall_s if run.wall_s else None,
+        "total_tokens_per_s": (num_prompt + num_output) / run.wall_s if run.wall_s else None,
+        **latencies(run.records),
+        "preemptions": sum(len(step.preempted) for step in run.engine.trace.steps),
+        **dict.fromkeys(("prefix_cache_hit_tokens", "prefix_cache_hit_rate")),
+        **dict.fromkeys(("draft_tokens", "accepted_tokens", "acceptance_rate", "accepted_per_position")),
+        "kv": run.engine.trace.kv_usage(),
+    }
+
+
+def latencies(records: Iterable[Record]) -> Document:
+    started = [record for record in records if record.token_times]
+    several = [record.token_times for record in started if len(record.token_times) > 1]
+    ended = [record for record in started if record.output and record.output.finished]
+    return {
+        "ttft_s": spread([record.token_times[0] - record.request.arrival_s for record in started]),
+        "itl_s": spread([after - before for times in several for before, after in pairwise(times)]),
+        "tpot_s": spread([(times[-1] - times[0]) / (len(times) - 1) for times in several]),
+        "e2e_s": spread([record.end_s - record.request.arrival_s for record in ended]),
+    }
+
+
+def spread(values: list[float]) -> Document:
+    """Mean, median and 99th percentile (nearest rank); nulls when there is nothing to measure."""
+    if not values:
+        return {"mean": None, "p50": None, "p99": None}
+    ranked = sorted(values)
+    at = {f"p{p}": ranked[-(-p * len(ranked) // 100) - 1] for p in (50, 99)}
+    return {"mean": fmean(values), **at}
