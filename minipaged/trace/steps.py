@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from .batch import Chunk
-from .sequence import Sequence
+from ..batch import Chunk
+from ..sequence import Sequence
 
 
 @dataclass
