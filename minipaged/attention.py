@@ -1,0 +1,35 @@
+"""Attention is where tokens meet: write this step's keys and values, then let every token look back at its sequence's.
+
+    attend(q, k, v, layer_cache, batch) -> out          one call for prompts, chunks and decodes alike
+
+    torch     the specification in kernels/, on any device and in any dtype
+    (triton   the same on a GPU, in kernels/ too: the next thing to be built)
+
+Chosen once, in `choose_attend`, where the model is put together. Invariant: all of a step's keys and values are in
+their slots before the first is read. (From level 01.)"""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from .input_batch import InputBatch
+from .kernels.paged_attention import paged_attention_spec
+from .kernels.write_kv import write_kv_spec
+from .kv_cache import LayerCache
+
+Attend = Callable[[Tensor, Tensor, Tensor, LayerCache, InputBatch], Tensor]
+
+
+def choose_attend(dtype: torch.dtype, device: torch.device, window: int | None) -> Attend:
+    """The implementation for one layer; `window` is its sliding window."""
+    return partial(attend_torch, window or 0)
+
+
+def attend_torch(window: int, q: Tensor, k: Tensor, v: Tensor, cache: LayerCache, batch: InputBatch) -> Tensor:
+    """q [T, H, D], k and v [T, K, D] -> [T, H, D]"""
+    write_kv_spec(k, v, cache.keys, cache.values, batch.slot_mapping)
+    return paged_attention_spec(
+        q, cache.keys, cache.values, batch.block_tables, batch.query_start_loc, batch.seq_lens, window
+    )
