@@ -41,6 +41,12 @@ class ModelRunner:
         model, dtype = self.model_config, getattr(torch, self.config.dtype)
         return KVCache(num_blocks, block_size, model.num_layers, model.num_kv_heads, model.head_dim, dtype, self.device)
 
+    def resolve(self, config: EngineConfig) -> EngineConfig:
+        """config with this model's facts in the place of "auto" and None: one model can serve several engines."""
+        facts = {name: getattr(self.config, name) for name in ("device", "dtype", "load_format", "attention_backend")}
+        config = replace(config, **facts, max_model_len=choose_max_model_len(config, self.model_config))
+        return replace(config, num_blocks=config.num_blocks or choose_num_blocks(config, self.model_config))
+
     @torch.inference_mode()
     def __call__(self, batch: Batch, kv_cache: KVCache) -> Tensor:
         """Float32 logits [R, V] of the sampled rows; keys and values of all T tokens are written to kv_cache."""

@@ -1,0 +1,106 @@
+"""Two runs side by side: what each cost, read from their documents alone.
+
+                                 02_paged_attention   03_continuous_batching
+    steps                                       246                      194
+    short ones done after                     9.8 s                    3.1 s   <- what the lesson is about
+
+Invariant: every number comes from the result document and the trace, so whoever has these can redraw the table. (From
+level 01.)"""
+
+from collections.abc import Callable, Collection
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from rich.table import Table
+
+Json = dict[str, Any]
+
+
+class Outcome(NamedTuple):
+    """A run's two documents."""
+
+    document: Json
+    trace: Json
+
+
+def steps(run: Outcome) -> str:
+    return f"{run.document['metrics']['steps']}"
+
+
+def seconds(run: Outcome) -> str:
+    return f"{run.document['metrics']['wall_s']:.1f} s"
+
+
+def throughput(run: Outcome) -> str:
+    return f"{run.document['metrics']['output_tokens_per_s']:.1f}"
+
+
+def first_token(run: Outcome) -> str:
+    return format_s(run.document["metrics"]["ttft_s"]["mean"])
+
+
+def short_ones(run: Outcome) -> str:
+    """Mean latency of all requests but the one with the most tokens."""
+    ranked = sorted(run.document["requests"], key=lambda request: len(request["token_ids"]))
+    done = [request["latency_s"] for request in ranked[:-1] if request["latency_s"] is not None]
+    return format_s(fmean(done) if done else None)
+
+
+def last_done(run: Outcome) -> str:
+    done = [request["latency_s"] for request in run.document["requests"] if request["latency_s"] is not None]
+    return format_s(max(done, default=None))
+
+
+def at_once(run: Outcome) -> str:
+    """The most requests that held memory in one step."""
+    return str(max((len(step["num_scheduled_tokens"]) for step in run.trace["steps"]), default=0))
+
+
+def reserved(run: Outcome) -> str:
+    kv = run.document["metrics"]["kv"]
+    return f"{kv['reserved_slots_mean']:,.0f}" if kv else "-"
+
+
+def used(run: Outcome) -> str:
+    kv = run.document["metrics"]["kv"]
+    return f"{kv['used_slots_mean']:,.0f}" if kv else "-"
+
+
+def waste(run: Outcome) -> str:
+    kv = run.document["metrics"]["kv"]
+    return f"{kv['waste']:.1%}" if kv else "-"
+
+
+def preemptions(run: Outcome) -> str:
+    return str(run.document["metrics"]["preemptions"])
+
+
+def format_s(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f} s"
+
+
+ROWS: dict[str, Callable[[Outcome], str]] = {
+    "seconds in all": seconds,
+    "steps": steps,
+    "output tokens/s": throughput,
+    "first token after (mean)": first_token,
+    "short ones done after (mean)": short_ones,
+    "last one done after": last_done,
+    "most requests in one step": at_once,
+    "KV slots reserved (mean)": reserved,
+    "KV slots used (mean)": used,
+    "KV slots reserved in vain": waste,
+    "preemptions": preemptions,
+}
+
+
+def make_table(title: str, runs: Collection[Outcome], look_at: Collection[str] = ()) -> Table:
+    """A column for each run; the rows of look_at stand out."""
+    table = Table(title=title, title_justify="left", title_style="bold")
+    table.add_column("")
+    for run in runs:
+        table.add_column(run.document["level"], justify="right")
+    for name, measure in ROWS.items():
+        mark, style = ("→ ", "bold green") if name in look_at else ("  ", None)
+        table.add_row(mark + name, *(measure(run) for run in runs), style=style)
+    return table
