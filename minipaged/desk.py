@@ -61,10 +61,10 @@ class FrontDesk:
         """Check a request and make it a live sequence. Raises as `check` does, and ValueError for an id in use."""
         self.check(prompt_token_ids, params)
         check_integer("priority", priority, -(2**63), 2**63 - 1)
-        arrival = next(self.arrivals)
-        request_id = self.free_id(arrival) if request_id is None else request_id
         if request_id in self.live:
             raise ValueError(f"request id {request_id!r} belongs to a request that is still running")
+        arrival = next(self.arrivals)  # a refused call takes no number, so nobody's seed depends on it
+        request_id = self.free_id(arrival) if request_id is None else request_id
         limit = self.config.max_model_len
         seq = Sequence(
             request_id=request_id,
