@@ -10,11 +10,11 @@ import ast
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Console
 
@@ -27,6 +27,7 @@ from minipaged.prompts import make_request, read_lines
 from minipaged.report import Outcome, make_table
 from minipaged.results import make_document
 
+T = TypeVar("T")
 Lines = list[tuple[str, dict[str, Any]]]  # where a request comes from, for errors; and what it says
 
 
@@ -38,9 +39,9 @@ def main(number: int, argv: Sequence[str] | None = None) -> int:
     return guarded(parser.prog, args.debug, lambda: Lesson(number, args, demo).run())
 
 
-def claim(number: int) -> str:
-    """The first line of the level's engine.py, read without importing it."""
-    source = Path(__file__).parent / NAMES[number - 1] / "engine.py"
+def claim(number: int, part: str = "engine") -> str:
+    """The first line of a level's engine.py (or __init__.py, its question), read without importing it."""
+    source = Path(__file__).parent / NAMES[number - 1] / f"{part}.py"
     return (ast.get_docstring(ast.parse(source.read_text())) or "").splitlines()[0]
 
 
@@ -96,7 +97,7 @@ class Lesson:
         number = self.number - 1
         if not self.is_demo or number < 1 or self.args.json == "-":
             return []
-        newer = {f.name: f.default for f in fields(EngineConfig) if f.metadata["level"] > number}
+        newer: dict[str, Any] = {f.name: f.default for f in fields(EngineConfig) if f.metadata["level"] > number}
         engine = self.compose(number, replace(self.config, **newer))
         return [self.measure(engine, number, requests)[1]]
 
@@ -127,7 +128,7 @@ class Lesson:
             print("interrupted: what is above is what there was", file=sys.stderr)
 
 
-def located(where: str, work: Any) -> Any:
+def located(where: str, work: Callable[[], T]) -> T:
     """Say where a refused request comes from."""
     try:
         return work()

@@ -39,11 +39,15 @@ def first_token(run: Outcome) -> str:
     return format_s(run.document["metrics"]["ttft_s"]["mean"])
 
 
-def short_ones(run: Outcome) -> str:
-    """Mean latency of all requests but the one with the most tokens."""
+def mean_short_latency(run: Outcome) -> float | None:
+    """Mean latency of all requests but the one with the most tokens, seconds."""
     ranked = sorted(run.document["requests"], key=lambda request: len(request["token_ids"]))
     done = [request["latency_s"] for request in ranked[:-1] if request["latency_s"] is not None]
-    return format_s(fmean(done) if done else None)
+    return fmean(done) if done else None
+
+
+def short_ones(run: Outcome) -> str:
+    return format_s(mean_short_latency(run))
 
 
 def last_done(run: Outcome) -> str:

@@ -1,0 +1,1 @@
+"""Who reserves what they never use?"""

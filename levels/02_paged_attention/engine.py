@@ -24,7 +24,7 @@ class Scheduler(SchedulerBase):
     def schedule(self) -> Plan:
         plan = self.begin()
         if not self.running:
-            while (seq := self.head()) and self.blocks.reserve(seq, seq.num_pending):
+            while (head := self.head()) and self.blocks.reserve(head, head.num_pending):
                 self.admit()
         for seq in self.running:
             if self.make_room(seq, plan):

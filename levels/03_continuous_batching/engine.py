@@ -28,7 +28,7 @@ class Scheduler(SchedulerBase):
         for seq in self.running:
             if self.make_room(seq, plan):
                 plan.add(seq)
-        while plan.is_open and (seq := self.head()) and self.blocks.reserve(seq, seq.num_pending):
+        while plan.is_open and (head := self.head()) and self.blocks.reserve(head, head.num_pending):
             plan.add(self.admit())
         return plan
 

@@ -1,0 +1,80 @@
+"""python -m levels            the ladder: number, name, the question it answers, the command
+python -m levels diff 3 4   what level 04 changed: diff of the two levels' Scheduler and Engine
+python -m levels compare    every level on one workload: a table, and --plot FILE.png"""
+
+import argparse
+import sys
+from difflib import unified_diff
+from inspect import getsource
+from typing import Any, NoReturn
+
+from rich.console import Console
+from rich.syntax import Syntax
+
+from levels import NAMES, load
+from levels.compare import add_compare_flags, compare
+from levels.lesson import claim
+from minipaged.cli import DONE, REFUSED, guarded
+
+SPINE = ("Scheduler", "Engine")
+
+
+class Parser(argparse.ArgumentParser):
+    """Errors in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(REFUSED, f"{self.prog}: error: {message}\n")
+
+
+def main() -> int:
+    summary, _, details = (__doc__ or "").partition("\n")
+    parser = Parser(
+        prog="python -m levels",
+        description=f"{summary}\n{details}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--debug", action="store_true", help="show tracebacks")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    diff_parser = commands.add_parser("diff", help="what one level changed", allow_abbrev=False)
+    diff_parser.add_argument("a", type=int, metavar="A")
+    diff_parser.add_argument("b", type=int, metavar="B")
+    add_compare_flags(commands.add_parser("compare", help="every level on one workload", allow_abbrev=False))
+    args = parser.parse_args()
+    work = {None: show_ladder, "diff": show_diff, "compare": compare}[args.command]
+    return guarded(parser.prog, args.debug, lambda: work(args))
+
+
+def show_ladder(args: Any) -> int:
+    console = Console(highlight=False)
+    for number, name in enumerate(NAMES, 1):
+        console.print(f"[bold]{name}[/]  {claim(number, '__init__')}")
+        console.print(f"    {claim(number)}", style="dim")
+        console.print(f"    python -m levels.{name}\n")
+    return DONE
+
+
+def spine(number: int) -> list[str]:
+    """The source lines of the level's Scheduler and Engine, wherever they live."""
+    module = load(number)
+    return "\n".join(getsource(getattr(module, name)) for name in SPINE if hasattr(module, name)).splitlines(True)
+
+
+def diff(a: int, b: int) -> list[str]:
+    """A unified diff and, as its last line, its size."""
+    lines = list(unified_diff(spine(a), spine(b), NAMES[a - 1], NAMES[b - 1], n=3))
+    added, removed = (sum(line.startswith(sign) for line in lines[2:]) for sign in "+-")
+    return [*lines, f"level {a:02} -> {b:02}: +{added} -{removed} lines\n"]
+
+
+def show_diff(args: Any) -> int:
+    console, text = Console(highlight=False), "".join(diff(args.a, args.b))
+    if console.is_terminal:
+        console.print(Syntax(text, "diff", background_color="default"))
+    else:
+        sys.stdout.write(text)
+    return DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main())
