@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 from gguf import GGUFReader, dequantize
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from safetensors.numpy import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
@@ -56,13 +57,13 @@ def convert(gguf_path: Path, folder: Path, show: Callable[[int], None]) -> None:
     metadata = {name: field.contents() for name, field in reader.fields.items()}
     _check_supported(metadata, gguf_path)
     tensors = _tensors(reader, metadata, show)
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})  # transformers asks for the mark
+    _save(tensors, folder / "model.safetensors")
     _write_json(folder / "config.json", _config(metadata, tied="lm_head.weight" not in tensors))
     _write_json(folder / "generation_config.json", _special_ids(metadata))
-    _tokenizer(metadata).save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer.json").write_text(_tokenizer(metadata).to_str(), encoding="utf-8")
     _write_json(folder / "tokenizer_config.json", _tokenizer_config(metadata))
     (folder / "chat_template.jinja").write_text(metadata["tokenizer.chat_template"], encoding="utf-8")
-    copymode(folder / "config.json", folder / "model.safetensors")  # safetensors lets nobody but the owner read it
+    copymode(folder / "config.json", folder / "model.safetensors")  # which safetensors lets only its owner read
 
 
 def _check_supported(metadata: Metadata, gguf_path: Path) -> None:
@@ -87,6 +88,13 @@ def _tensors(reader: Any, metadata: Metadata, show: Callable[[int], None]) -> di
         num_bytes += weight.nbytes
         show(num_bytes)
     return tensors
+
+
+def _save(tensors: dict[str, NDArray[np.float32]], path: Path) -> None:
+    try:
+        save_file(tensors, path, metadata={"format": "pt"})  # transformers asks for the mark
+    except SafetensorError as error:  # its name for what every other writer calls an OSError: a full disk
+        raise OSError(str(error)) from error
 
 
 def _halves(weight: NDArray[np.float32], num_heads: int) -> NDArray[np.float32]:

@@ -31,6 +31,7 @@ from pathlib import Path
 from ..progress import progress, say
 
 HUB_PATTERNS = ["*.json", "*.safetensors", "*.jinja", "*.txt", "tokenizer.model"]  # merges.txt and vocab.txt too
+HUB_DUPLICATES = ["original/*", "consolidated*"]  # the same weights once more, as their authors name them
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ def _hub_snapshot(hub_id: str) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        return _checked(Path(snapshot_download(hub_id, allow_patterns=HUB_PATTERNS, ignore_patterns=["original/*"])))
+        return _checked(Path(snapshot_download(hub_id, allow_patterns=HUB_PATTERNS, ignore_patterns=HUB_DUPLICATES)))
     except (OSError, ValueError) as error:  # not found, no network, not a hub id, no access: all are one of the two
         reason = str(error).strip().partition("\n")[0]
         raise ValueError(f"model {hub_id!r} is no local folder and cannot be had from the hub: {reason}") from error
