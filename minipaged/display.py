@@ -3,7 +3,7 @@
     r3  ▒▒▒▒▒▒▒▒▒▒▓▓▓▓······  writing 24/64         ▒ prompt read, ▓ written, · still to come
     ■■■■■□■■■■■■■□■■■□·····························  ■ holds keys and values, □ reserved in vain, · free
 
-On a terminal the picture is redrawn a few times a second; elsewhere a plain line is printed every two. Invariant: it
+On a terminal the picture is redrawn a few times a second; elsewhere a plain line is printed every five. Invariant: it
 only looks on, and never from inside a step. (From level 01.)"""
 
 import time
@@ -20,7 +20,7 @@ from .outputs import RequestOutput
 from .sequence import Sequence
 
 COLORS = ("cyan", "magenta", "yellow", "green", "blue", "red", "bright_cyan", "bright_magenta", "bright_yellow")
-REDRAW_S, LINE_S = 0.15, 2.0
+REDRAW_S, LINE_S = 0.15, 5.0
 BAR, CELL_SLOTS, MAX_ROWS, MAX_CELLS = 32, 16, 16, 480
 
 
@@ -35,7 +35,7 @@ def watch(console: Console, title: str) -> Iterator[OnStep]:
 
 
 class PlainLines:
-    """A line every two seconds."""
+    """A line every five seconds."""
 
     def __init__(self, console: Console, title: str):
         self.console, self.title, self.next_line = console, title, time.perf_counter() + LINE_S

@@ -1,0 +1,52 @@
+# Each target sets up what it needs: `make demo` or `make test` may be the first command ever run here.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test check format lint types levels bench notebooks clean
+
+demo: $(READY)  ## level 03's lesson on the default model
+	@echo "== level 03, continuous batching (the first run converts the default model, once)"
+	$(BIN)/python -m levels.03_continuous_batching
+
+test: $(READY)  ## the whole test suite
+	@echo "== tests"
+	$(BIN)/python -m pytest -n auto -q
+
+check: format lint types test notebooks  ## what CI runs
+
+format: $(READY)
+	@echo "== format"
+	$(BIN)/ruff format --check .
+
+lint: $(READY)
+	@echo "== lint"
+	$(BIN)/ruff check .
+
+types: $(READY)
+	@echo "== types"
+	$(BIN)/mypy
+
+levels: $(READY)  ## every level on one workload: table and picture
+	$(BIN)/python -m levels
+	$(BIN)/python -m levels compare --plot compare.png
+
+bench: $(READY)  ## the ladder, measured; results in benchmarks/results/
+	$(BIN)/python -m benchmarks.run
+
+notebooks: $(READY)  ## run every walkthrough from top to bottom
+	@echo "== notebooks"
+	@if ls walkthroughs/*.ipynb >/dev/null 2>&1; then \
+		$(BIN)/jupyter execute walkthroughs/*.ipynb; \
+	else echo "there are no notebooks yet"; fi
+
+$(READY): pyproject.toml constraints.txt
+	@echo "== set-up: a virtual environment in $(VENV), about 1 GB"
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "minipaged needs Python 3.11 or newer")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench,dev]'
+	@touch $(READY)
+
+clean:
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
