@@ -1,0 +1,144 @@
+"""The plain-Python model beside an engine: what each request must say, and what everybody must be told.
+
+    ledger.add / abort / step        told everything the engine is told, and what the engine's trace says it did
+    check_decision, check_counts     left to the policies of each level: policies.py
+
+A ledger never looks inside an engine: it keeps its own tokens, queues and block counts, and says with a sentence what a
+step broke. It decides nothing either: it only checks, so it shares no line of thought with the schedulers."""
+
+import math
+from dataclasses import dataclass
+
+from minipaged.config import EngineConfig
+from minipaged.outputs import RequestOutput
+from minipaged.trace import StepRecord
+
+from .fake_model import Answer
+from .worlds import Visit
+
+
+@dataclass(eq=False)
+class Known:
+    """What the ledger knows of one request."""
+
+    name: str
+    visit: Visit
+    arrival: int
+    answer: Answer  # with memory enough
+    num_said: int = 0
+    num_computed: int = 0
+    num_blocks: int = 0
+    num_preemptions: int = 0
+    finish_reason: str | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.visit.prompt) + self.num_said
+
+    @property
+    def num_pending(self) -> int:
+        return self.num_tokens - self.num_computed
+
+
+def says(sentence: str, holds: bool, **facts: object) -> None:
+    assert holds, f"{sentence}: {facts}"
+
+
+def heard(output: RequestOutput) -> tuple[object, ...]:
+    """An output in the shape of Ledger.spoken."""
+    (said,) = output.outputs
+    stops = (said.finish_reason, said.stop_reason, output.finished)
+    return output.prompt_token_ids, said.token_ids, *stops, output.num_preemptions
+
+
+class Ledger:
+    """What all levels have in common: tokens, outputs, ends and counts."""
+
+    def __init__(self, config: EngineConfig):
+        self.config = config
+        self.waiting: list[Known] = []
+        self.running: list[Known] = []
+        self.starved: Known | None = None  # whoever, in this step, is alone and can grow no more
+        self.num_arrivals = 0
+        self.num_steps = 0
+        self.work = 1  # more steps than everything so far could need one after the other
+
+    def key(self, known: Known) -> tuple[int, ...]:
+        by_priority = self.config.scheduling_policy == "priority"
+        return (known.visit.priority, known.arrival) if by_priority else (known.arrival,)
+
+    @property
+    def live(self) -> dict[str, Known]:
+        return {known.name: known for known in [*self.waiting, *self.running] if not known.finish_reason}
+
+    def refuses(self, name: str, visit: Visit) -> bool:
+        """Policies 1, 3 and 14."""
+        n, limit, m = len(visit.prompt), self.config.max_model_len, visit.params.max_tokens
+        too_long = n > limit - 1 or (m is not None and n + m > limit)
+        return too_long or self.num_blocks(n) > self.config.num_blocks or name in self.live
+
+    def num_blocks(self, num_tokens: int) -> int:
+        return math.ceil(num_tokens / self.config.block_size)
+
+    def add(self, name: str, visit: Visit, answer: Answer) -> None:
+        self.waiting.append(Known(name, visit, self.num_arrivals, answer))
+        self.waiting.sort(key=self.key)
+        self.num_arrivals += 1
+        self.work += (len(visit.prompt) + len(answer.token_ids)) * (1 + len(answer.token_ids))
+
+    def abort(self, name: str) -> None:
+        if known := self.live.get(name):
+            known.finish_reason = "abort"
+            self.forget(known)
+
+    def forget(self, known: Known) -> None:
+        """Whoever is aborted leaves at once, and so do its blocks."""
+        queue = self.waiting if known in self.waiting else self.running
+        queue.remove(known)
+
+    def step(self, record: StepRecord, outputs: list[RequestOutput]) -> None:
+        self.num_steps += 1
+        says("nobody starves", self.num_steps <= self.work, steps=self.num_steps, bound=self.work)
+        self.check_decision(record)
+        self.check_outputs(record, outputs)
+        self.check_counts(record)
+
+    def check_decision(self, record: StepRecord) -> None:
+        raise NotImplementedError
+
+    def check_outputs(self, record: StepRecord, outputs: list[RequestOutput]) -> None:
+        """Whoever reached its end says exactly one token, and it is the right one."""
+        expected = {}
+        for known in self.running:
+            ran = record.num_scheduled_tokens.get(known.name, 0) if not known.finish_reason else 0
+            known.num_computed += ran
+            if ran and known.num_pending == 0:
+                self.speak(known)
+                expected[known.name] = self.spoken(known)
+            elif known is self.starved:
+                expected[known.name] = self.spoken(known)
+        got = {output.request_id: heard(output) for output in outputs}
+        says("one output for whoever has news", len(got) == len(outputs) and got == expected, got=got, due=expected)
+
+    def speak(self, known: Known) -> None:
+        """One token more; after the last one of an answer that ends with "error", the row is NaN and says nothing."""
+        answer = known.answer
+        is_nan = known.num_said == len(answer.token_ids)
+        known.num_said += not is_nan
+        if is_nan or (known.num_said == len(answer.token_ids) and answer.finish_reason != "error"):
+            known.finish_reason = answer.finish_reason
+
+    def spoken(self, known: Known) -> tuple[object, ...]:
+        """What its output must be: everything so far, and why it ended if it did."""
+        reason = known.finish_reason
+        stop_reason = known.answer.stop_reason if reason == "stop" else None
+        said = list(known.answer.token_ids[: known.num_said])
+        return known.visit.prompt, said, reason, stop_reason, reason is not None, known.num_preemptions
+
+    def check_counts(self, record: StepRecord) -> None:
+        raise NotImplementedError
+
+    def check_ends(self, record: StepRecord, done: list[Known]) -> None:
+        says("the trace names who finished", record.finished == [known.name for known in done], record=record)
+        counts = (record.num_waiting, record.num_running)
+        says("the trace counts who is left", counts == (len(self.waiting), len(self.running)), record=record)

@@ -1,0 +1,55 @@
+"""Small worlds, so that collisions are common: few blocks, few words, little budget, few names.
+
+Four words make echoes and equal beginnings likely; pools of a few blocks make every second step a fight for memory.
+EOS is a set of two, and one word is unlucky: the model answers it with NaN. Everything is drawn from a Random: a seeded
+one makes thousands of cases quickly, hypothesis's own makes fewer and shrinks what fails."""
+
+from random import Random
+from typing import NamedTuple
+
+from minipaged.config import EngineConfig
+from minipaged.sampling_params import SamplingParams
+
+from .fake_model import FakeModel
+
+UNLUCKY = frozenset({15})
+NAMES = ("a", "b", "c", "d", "e", "f")
+
+
+class Visit(NamedTuple):
+    """One request, as somebody would make it."""
+
+    prompt: list[int]
+    params: SamplingParams
+    priority: int = 0
+
+
+def new_model() -> FakeModel:
+    return FakeModel(unlucky=UNLUCKY)
+
+
+TEXT = (2, 3, 2, 2, 4, 3, 3, 2, 5, 4, 2, 3, 2, 2, 4, 5)  # prompts are cut from it: some begin alike, some are equal
+WISHES = [
+    SamplingParams(temperature=t, seed=seed, max_tokens=m, ignore_eos=ignore_eos, stop_token_ids=stops)
+    for t, seed in [(0, None), (4.0, 1), (4.0, 2)]  # with the fake model's margin, 4 is lively and not yet noise
+    for m in [12, 9, 6, 4, 2, 1, None]
+    for ignore_eos, stops in [(True, ()), (True, (3,)), (False, ()), (False, (5, 7))]
+]
+
+
+def random_visit(rng: Random) -> Visit:
+    start, length = rng.randint(0, 5), rng.randint(1, 10)
+    return Visit(list(TEXT[start : start + length]), rng.choice(WISHES), priority=rng.randint(0, 2))
+
+
+def random_config(rng: Random, level: int) -> EngineConfig:
+    """What an engine of this level may be asked to be: a pool for one or two of the longest, mostly for less."""
+    block_size, max_model_len = rng.randint(1, 4), rng.randint(6, 26)
+    row = -(-max_model_len // block_size)
+    least, most = (row, 3 * row) if level == 1 else (2, row + 4)
+    fields = {"num_blocks": rng.randint(least, most), "max_num_seqs": rng.randint(1, 5)}
+    if level >= 3:
+        fields["max_num_batched_tokens"] = rng.randint(1, 16)
+        fields["long_prefill_token_threshold"] = rng.choice([0, 0, 1, 2, 5])
+        fields["scheduling_policy"] = rng.choice(["fcfs", "priority"])
+    return EngineConfig(block_size=block_size, max_model_len=max_model_len, **fields)
