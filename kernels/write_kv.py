@@ -3,9 +3,16 @@
     slot_mapping   [ 37  38  39  -1  112 ]      one slot per token of the batch, in any order
 
 The keys and values of all tokens of a step are written before any are read, so a token sees itself and, in its layer,
-everybody who came in the same step."""
+everybody who came in the same step. k and v may be strided (slices of one fused product)."""
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+from .jit import compiled
+
+Floats = NDArray[np.float32]
 
 
 def write_kv_spec(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, slot_mapping: Tensor) -> None:
@@ -15,3 +22,25 @@ def write_kv_spec(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, slot_mappi
     block, offset = slots // block_size, slots % block_size
     keys[block, :, offset] = k[written]
     values[block, :, offset] = v[written]
+
+
+def write_kv_cpu(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, slot_mapping: Tensor) -> None:
+    """The same, on float32 tensors of a CPU."""
+    B, K, P, D = keys.shape
+    assert k.shape == v.shape == (len(slot_mapping), K, D) and values.shape == keys.shape, f"k {k.shape}, keys {keys.shape}"
+    for tensor in (k, v, keys, values):
+        assert tensor.dtype == torch.float32, f"{tensor.dtype}"
+    for new, cache in ((k, keys), (v, values)):
+        write_rows(new.numpy(), cache.numpy(), slot_mapping.numpy())
+
+
+@compiled()
+def write_rows(new: Floats, cache: Floats, slot_mapping: NDArray[np.int64]) -> None:
+    """new [T, K, D] into cache [B, K, P, D]"""
+    num_kv_heads, block_size, D = cache.shape[1:]
+    for t in range(len(slot_mapping)):
+        if slot_mapping[t] >= 0:
+            block, offset = slot_mapping[t] // block_size, slot_mapping[t] % block_size
+            for head in range(num_kv_heads):
+                for d in range(D):
+                    cache[block, head, offset, d] = new[t, head, d]

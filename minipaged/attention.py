@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from .input_batch import InputBatch
-from .kernels.paged_attention import paged_attention_spec
-from .kernels.write_kv import write_kv_spec
+from .kernels.paged_attention import ALL_KEYS, paged_attention_cpu, paged_attention_spec
+from .kernels.write_kv import write_kv_cpu, write_kv_spec
 from .kv_cache import LayerCache
 
 Attend = Callable[[Tensor, Tensor, Tensor, LayerCache, InputBatch], Tensor]
@@ -24,12 +24,17 @@ Attend = Callable[[Tensor, Tensor, Tensor, LayerCache, InputBatch], Tensor]
 
 def choose_attend(dtype: torch.dtype, device: torch.device, window: int | None) -> Attend:
     """The implementation for one layer; `window` is its sliding window."""
-    return partial(attend_torch, window or 0)
+    twin = device.type == "cpu" and dtype == torch.float32
+    return partial(attend_cpu if twin else attend_spec, ALL_KEYS if window is None else window)
 
 
-def attend_torch(window: int, q: Tensor, k: Tensor, v: Tensor, cache: LayerCache, batch: InputBatch) -> Tensor:
+def attend_spec(window: int, q: Tensor, k: Tensor, v: Tensor, cache: LayerCache, batch: InputBatch) -> Tensor:
     """q [T, H, D], k and v [T, K, D] -> [T, H, D]"""
-    write_kv_spec(k, v, cache.keys, cache.values, batch.slot_mapping)
-    return paged_attention_spec(
-        q, cache.keys, cache.values, batch.block_tables, batch.query_start_loc, batch.seq_lens, window
-    )
+    write_kv_spec(k, v, *cache, batch.slot_mapping)
+    return paged_attention_spec(q, *cache, batch.block_tables, batch.query_start_loc, batch.seq_lens, window)
+
+
+def attend_cpu(window: int, q: Tensor, k: Tensor, v: Tensor, cache: LayerCache, batch: InputBatch) -> Tensor:
+    """q [T, H, D], k and v [T, K, D] -> [T, H, D]"""
+    write_kv_cpu(k, v, *cache, batch.slot_mapping)
+    return paged_attention_cpu(q, *cache, batch.block_tables, batch.query_start_loc, batch.seq_lens, window)

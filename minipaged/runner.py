@@ -81,6 +81,7 @@ def load_model(config: EngineConfig) -> ModelRunner:
             fill_with_noise(model)
         else:
             load_weights(model, folder)
+        model.pack()
     config = replace(config, num_blocks=config.num_blocks or choose_num_blocks(config, model_config))
     tokenizer = load_tokenizer(folder)
     return ModelRunner(config, model, tokenizer, find_eos_token_ids(folder, model_config, tokenizer))

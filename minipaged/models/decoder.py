@@ -62,7 +62,7 @@ class Attention:
         q, kv = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
         parts = self.qkv_proj.rows(f"{name}.q_proj", 0, q) | self.qkv_proj.rows(f"{name}.k_proj", q, kv)
         parts |= self.qkv_proj.rows(f"{name}.v_proj", q + kv, kv)
-        parts |= self.o_proj.rows(f"{name}.o_proj", 0, len(self.o_proj.weight))
+        parts |= self.o_proj.rows(f"{name}.o_proj")
         if self.q_norm and self.k_norm:
             parts |= {f"{name}.q_norm.weight": self.q_norm.weight, f"{name}.k_norm.weight": self.k_norm.weight}
         return parts
@@ -82,7 +82,7 @@ class MLP:
     def checkpoint(self, name: str) -> dict[str, Tensor]:
         parts = self.gate_up_proj.rows(f"{name}.gate_proj", 0, self.size)
         parts |= self.gate_up_proj.rows(f"{name}.up_proj", self.size, self.size)
-        return parts | self.down_proj.rows(f"{name}.down_proj", 0, len(self.down_proj.weight))
+        return parts | self.down_proj.rows(f"{name}.down_proj")
 
 
 class Layer:
@@ -130,3 +130,10 @@ class Decoder:
         for i, layer in enumerate(self.layers):
             parts |= layer.checkpoint(f"model.layers.{i}")
         return parts if self.config.tie_word_embeddings else parts | {"lm_head.weight": self.lm_head.weight}
+
+    def pack(self) -> None:
+        """Once loaded: put every matrix into the order its product likes best."""
+        for layer in self.layers:
+            for part in (layer.attention.qkv_proj, layer.attention.o_proj, layer.mlp.gate_up_proj, layer.mlp.down_proj):
+                part.pack()
+        self.lm_head.pack()
