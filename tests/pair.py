@@ -82,7 +82,7 @@ def random_event(pair: Pair, rng: Random) -> str:
     if kind == "abort":
         pair.abort(name := rng.choice([*NAMES, "nobody"]))
         return f"abort {name}"
-    for _ in range(num_steps := rng.choice([1, 1, 2, 3, 5, 8])):
+    for _ in range(num_steps := rng.choice([1, 1, 2, 3, 6])):
         pair.step()
     return f"step {num_steps}"
 
@@ -90,7 +90,7 @@ def random_event(pair: Pair, rng: Random) -> str:
 def storm(level: int, seed: int) -> Pair:
     rng = Random(seed)
     pair = Pair(level, random_config(rng, level))
-    for _ in range(12):
+    for _ in range(15):
         random_event(pair, rng)
     pair.drain()
     return pair

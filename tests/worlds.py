@@ -38,7 +38,7 @@ WISHES = [
 
 
 def random_visit(rng: Random) -> Visit:
-    start, length = rng.randint(0, 5), rng.randint(1, 10)
+    start, length = rng.randint(0, 5), rng.choice([1, 2, 3, 4, 6, 8, 10, 11])
     return Visit(list(TEXT[start : start + length]), rng.choice(WISHES), priority=rng.randint(0, 2))
 
 
@@ -49,7 +49,7 @@ def random_config(rng: Random, level: int) -> EngineConfig:
     least, most = (row, 3 * row) if level == 1 else (2, row + 4)
     fields = {"num_blocks": rng.randint(least, most), "max_num_seqs": rng.randint(1, 5)}
     if level >= 3:
-        fields["max_num_batched_tokens"] = rng.randint(1, 16)
-        fields["long_prefill_token_threshold"] = rng.choice([0, 0, 1, 2, 5])
-        fields["scheduling_policy"] = rng.choice(["fcfs", "priority"])
+        fields["max_num_batched_tokens"] = rng.choice([1, 2, 3, 4, 5, 6, 8, 12, 16])
+        fields["long_prefill_token_threshold"] = rng.choice([0, 0, 1, 2, 3, 5])
+        fields["scheduling_policy"] = rng.choice(["fcfs", "priority", "priority"])
     return EngineConfig(block_size=block_size, max_model_len=max_model_len, **fields)

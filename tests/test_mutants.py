@@ -1,0 +1,120 @@
+"""A test that no wrong engine fails proves nothing: each of these small wrong edits must be caught.
+
+    tests/mutants/*.toml    file, judge; then for each mutant the fault it stands for, the old text and the new
+    judge                   the machine of the block manager, or the storms of a level
+
+An edit is made in memory: the rooms that hold no tensor are imported anew, one of them with other text, and the judges
+with them. The same judges pass the code as it is, or catching would mean nothing."""
+
+import importlib
+import sys
+import tomllib
+from contextlib import contextmanager
+from importlib.abc import MetaPathFinder
+from importlib.machinery import SourceFileLoader
+from importlib.util import spec_from_file_location
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from hypothesis import Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+ROOT = Path(__file__).parent.parent
+DOWNSTAIRS = {"attention", "input_batch", "kernels", "kv_cache", "models", "runner", "sampling"}
+BROKEN_PROMISES = (AssertionError, RuntimeError, LookupError, ValueError, pytest.fail.Exception)
+QUICK = settings(max_examples=60, stateful_step_count=20, phases=[Phase.generate], report_multiple_bugs=False)
+NUM_STORMS = {"02": 100, "03": 250}
+
+
+class Mutant(NamedTuple):
+    """A small wrong edit of one file."""
+
+    file: str
+    judge: str
+    fault: str
+    old: str
+    new: str
+
+    @property
+    def module(self):
+        return self.file.removesuffix(".py").replace("/", ".")
+
+    def text(self):
+        text = (ROOT / self.file).read_text()
+        assert text.count(self.old) == 1, f"{self.file} holds {text.count(self.old)} times: {self.old}"
+        return text.replace(self.old, self.new)
+
+
+def read_mutants():
+    for path in sorted(Path(__file__).parent.glob("mutants/*.toml")):
+        document = tomllib.loads(path.read_text())
+        for entry in document["mutant"]:
+            yield Mutant(**{"file": document["file"], "judge": document["judge"], **entry})
+
+
+MUTANTS = list(read_mutants())
+
+
+class Swap(MetaPathFinder, SourceFileLoader):
+    """Finds one module, and gives it other text."""
+
+    def __init__(self, mutant):
+        super().__init__(mutant.module, str(ROOT / mutant.file))
+        self.text = mutant.text()
+
+    def find_spec(self, name, path, target=None):
+        return spec_from_file_location(name, self.path, loader=self) if name == self.name else None
+
+    def get_code(self, name):
+        return compile(self.text, self.path, "exec")
+
+
+def is_upstairs(name):
+    room = name.split(".")
+    return len(room) > 1 and room[0] in ("minipaged", "levels", "tests") and room[1] not in DOWNSTAIRS
+
+
+@contextmanager
+def imported_anew(mutant=None):
+    """Inside, everything that holds no tensor is imported from its text, or the mutant's; outside, all is as before."""
+    saved = {name: sys.modules.pop(name) for name in list(sys.modules) if is_upstairs(name)}
+    finders = [Swap(mutant)] if mutant else []
+    sys.meta_path[:0] = finders
+    try:
+        yield
+    finally:
+        del sys.meta_path[: len(finders)]
+        for name in [name for name in sys.modules if is_upstairs(name)]:
+            del sys.modules[name]
+        sys.modules.update(saved)
+        for name, module in saved.items():
+            parent, _, child = name.rpartition(".")
+            setattr(sys.modules[parent], child, module)
+
+
+def load_judge(name):
+    if name == "blocks":
+        blocks = importlib.import_module("tests.test_blocks")
+        return lambda: [run_state_machine_as_test(blocks.BlockManagerMachine, settings=QUICK)]
+    storm = importlib.import_module("tests.pair").storm
+    return lambda: [storm(int(name), seed) for seed in range(NUM_STORMS[name])]
+
+
+def test_there_are_mutants_of_every_kind():
+    assert len(MUTANTS) >= 14
+    assert {mutant.judge for mutant in MUTANTS} == {"blocks", "02", "03"}
+
+
+@pytest.mark.parametrize("judge", ["blocks", "02", "03"])
+def test_the_code_as_it_is_passes_every_judge(judge):
+    with imported_anew():
+        load_judge(judge)()
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{Path(mutant.file).stem}: {mutant.fault}")
+def test_is_caught(mutant):
+    with imported_anew(mutant):
+        judge = load_judge(mutant.judge)  # an edit that cannot even be imported stands for no fault
+        with pytest.raises(BROKEN_PROMISES):
+            judge()
