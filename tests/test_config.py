@@ -1,0 +1,76 @@
+"""A configuration that exists is legal; what a level does not have yet is refused by name."""
+
+from dataclasses import fields
+
+import pytest
+
+from levels import load
+from minipaged.config import CHOICES, LATER_FIELDS, EngineConfig
+
+from .fake_model import FakeModel
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("max_model_len", 1),
+        ("max_num_seqs", 0),
+        ("num_blocks", 0),
+        ("block_size", 0),
+        ("max_num_batched_tokens", 0),
+        ("long_prefill_token_threshold", -1),
+        ("gpu_memory_utilization", 0),
+        ("gpu_memory_utilization", 1.5),
+        ("scheduling_policy", "lifo"),
+        ("device", "tpu"),
+        ("dtype", "float8"),
+        ("load_format", "pickle"),
+        ("attention_backend", "flash"),
+    ],
+)
+def test_an_illegal_value_is_refused_by_name(field, value):
+    with pytest.raises(ValueError, match=f"{field} must be .*{value}"):
+        EngineConfig(**{field: value})
+
+
+@pytest.mark.parametrize("field", ["max_num_seqs", "num_blocks", "block_size", "max_model_len", "seed"])
+@pytest.mark.parametrize("value", [1.5, "16", True])
+def test_a_count_of_the_wrong_type_is_refused_by_name(field, value):
+    with pytest.raises(TypeError, match=field):
+        EngineConfig(**{field: value})
+
+
+def test_what_only_the_model_knows_may_be_left_open():
+    config = EngineConfig()
+    assert (config.max_model_len, config.num_blocks) == (None, None)
+
+
+def test_the_longest_chunk_is_the_threshold_or_the_whole_budget():
+    assert EngineConfig(max_num_batched_tokens=100).max_chunk_len == 100
+    assert EngineConfig(max_num_batched_tokens=100, long_prefill_token_threshold=30).max_chunk_len == 30
+
+
+@pytest.mark.parametrize("level", [1, 2])
+@pytest.mark.parametrize(
+    "field",
+    [{"max_num_batched_tokens": 8}, {"long_prefill_token_threshold": 8}, {"scheduling_policy": "priority"}],
+    ids=str,
+)
+def test_a_level_refuses_what_a_later_one_brings(level, field):
+    config = EngineConfig(num_blocks=64, max_model_len=64, **field)
+    (name,) = field
+    with pytest.raises(ValueError, match=f"{name} comes with level 03, this is level 0{level}"):
+        load(level).Engine(config, FakeModel())
+    load(3).Engine(config, FakeModel())
+
+
+def test_every_field_says_since_when_and_what_for():
+    for field in fields(EngineConfig):
+        assert field.metadata["level"] in range(1, 9), field.name
+        assert len(field.metadata["help"]) > 10, field.name
+    assert not {field.name for field in fields(EngineConfig)} & set(LATER_FIELDS)
+
+
+def test_every_default_is_legal():
+    defaults = {field.name: field.default for field in fields(EngineConfig)}
+    assert all(defaults[name] in choices for name, choices in CHOICES.items())

@@ -1,0 +1,116 @@
+"""Whatever could not run alone is refused with its numbers; an id belongs to one live request at a time."""
+
+import pytest
+
+from minipaged.config import EngineConfig
+from minipaged.desk import FrontDesk
+from minipaged.sampling_params import SamplingParams
+
+CONFIG = EngineConfig(max_model_len=32, num_blocks=4, block_size=4)
+
+
+def open_desk(config=CONFIG):
+    return FrontDesk(config, vocab_size=64, eos_token_ids=frozenset({0}), decode=str)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "error", "message"),
+    [
+        ([], ValueError, "the prompt is empty"),
+        ("hello", TypeError, "list of token ids, not 'hello'"),
+        (None, TypeError, "list of token ids, not None"),
+        ([[]], TypeError, r"prompt_token_ids\[0\] must be a whole number"),
+        ([[-1]], TypeError, r"prompt_token_ids\[0\] must be a whole number"),
+        ([5, 64], ValueError, r"prompt_token_ids\[1\] must be a whole number in \[0, 63\], not 64"),
+        ([-1], ValueError, r"prompt_token_ids\[0\] must be a whole number in \[0, 63\], not -1"),
+        ([1.0], TypeError, r"prompt_token_ids\[0\]"),
+        ([True], TypeError, r"prompt_token_ids\[0\]"),
+        ([5] * 32, ValueError, "32 tokens; max_model_len 32 leaves room for 31"),
+        ([5] * 17, ValueError, "17 tokens needs 5 blocks of 4; the whole pool has 4"),
+    ],
+)
+def test_a_prompt_that_could_not_run_alone_is_refused(prompt, error, message):
+    desk = open_desk()
+    with pytest.raises(error, match=message):
+        desk.open(prompt, SamplingParams(max_tokens=1))
+    assert not desk.live
+
+
+def test_prompt_and_answer_together_must_fit_and_the_message_has_all_three_numbers():
+    desk = open_desk()
+    desk.open([5] * 12, SamplingParams(max_tokens=20))
+    with pytest.raises(ValueError, match=r"prompt of 12 \+ max_tokens 21 = 33 tokens exceed max_model_len 32"):
+        desk.open([5] * 12, SamplingParams(max_tokens=21))
+
+
+@pytest.mark.parametrize(("max_tokens", "max_len"), [(3, 8), (None, 32)])
+def test_no_max_tokens_means_up_to_max_model_len(max_tokens, max_len):
+    assert open_desk().open([5] * 5, SamplingParams(max_tokens=max_tokens)).max_len == max_len
+
+
+@pytest.mark.parametrize("params", [None, {"max_tokens": 3}, SamplingParams])
+def test_params_are_sampling_params(params):
+    with pytest.raises(TypeError, match="params must be SamplingParams"):
+        open_desk().open([5], params)
+
+
+@pytest.mark.parametrize("priority", [1.5, "high", None])
+def test_a_priority_is_a_whole_number(priority):
+    with pytest.raises(TypeError, match="priority"):
+        open_desk().open([5], SamplingParams(), priority=priority)
+
+
+def test_a_live_id_is_refused_and_free_again_after_its_end():
+    desk = open_desk()
+    seq = desk.open([5], SamplingParams(), "a")
+    with pytest.raises(ValueError, match="'a' belongs to a request that is still running"):
+        desk.open([6], SamplingParams(), "a")
+    assert desk.live == {"a": seq}
+    seq.append(0)
+    assert [output.finished for output in desk.report([seq])] == [True]
+    assert desk.open([6], SamplingParams(), "a") is not seq
+
+
+def test_ids_that_nobody_chose_are_numbers_that_nobody_has():
+    desk = open_desk()
+    desk.open([5], SamplingParams(), "1")
+    assert [desk.open([5], SamplingParams()).request_id for _ in range(3)] == ["2", "3", "4"]
+    other = open_desk()
+    other.open([5], SamplingParams(), "2")
+    assert [other.open([5], SamplingParams()).request_id for _ in range(2)] == ["1", "3"]
+
+
+def test_a_refused_request_changes_nothing_for_those_who_come_after():
+    calm, busy = open_desk(), open_desk()
+    for desk in (calm, busy):
+        desk.open([5], SamplingParams(), "a")
+    for bad in (([], SamplingParams(), "b"), ([5], SamplingParams(), "a")):
+        with pytest.raises(ValueError):
+            busy.open(*bad)
+    ours, theirs = (desk.open([5], SamplingParams()) for desk in (calm, busy))
+    assert (ours.request_id, ours.arrival, ours.seed) == (theirs.request_id, theirs.arrival, theirs.seed)
+
+
+def test_seeds_that_nobody_chose_differ_and_come_from_the_engines_seed():
+    first, second = (open_desk().open([5], SamplingParams()).seed for _ in range(2))
+    desk = open_desk(EngineConfig(max_model_len=32, num_blocks=4, block_size=4, seed=1))
+    assert first == second != desk.open([5], SamplingParams()).seed
+    assert len({desk.open([5], SamplingParams()).seed for _ in range(50)}) == 50
+    assert desk.open([5], SamplingParams(seed=7)).seed == 7
+
+
+def test_a_prompt_is_copied():
+    prompt = [5, 6]
+    seq = open_desk().open(prompt, SamplingParams())
+    prompt.append(7)
+    assert seq.tokens == [5, 6]
+
+
+def test_only_news_is_reported_and_only_to_those_still_here():
+    desk = open_desk()
+    quiet, loud, gone = (desk.open([5], SamplingParams(), name) for name in ("quiet", "loud", "gone"))
+    for seq in (loud, gone):
+        seq.append(9)
+    del desk.live["gone"]
+    assert [output.request_id for output in desk.report([quiet, loud, gone])] == ["loud"]
+    assert desk.report([quiet, loud, gone]) == []

@@ -1,0 +1,75 @@
+"""What no sampler could do is refused before an engine sees it."""
+
+import math
+from dataclasses import FrozenInstanceError
+
+import pytest
+
+from minipaged.sampling_params import SamplingParams
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"max_tokens": 0},
+        {"max_tokens": -1},
+        {"temperature": -0.1},
+        {"temperature": math.inf},
+        {"temperature": math.nan},
+        {"top_p": 0},
+        {"top_p": 1.1},
+        {"top_k": -2},
+        {"min_p": -0.1},
+        {"min_p": 1.1},
+        {"seed": 2**63},
+        {"stop_token_ids": [3, -1]},
+    ],
+    ids=str,
+)
+def test_a_value_out_of_range_is_refused_by_name(fields):
+    (name,) = fields
+    with pytest.raises(ValueError, match=name):
+        SamplingParams(**fields)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"max_tokens": 1.5},
+        {"max_tokens": "5"},
+        {"temperature": "hot"},
+        {"top_k": 1.0},
+        {"seed": 0.5},
+        {"ignore_eos": 1},
+        {"stop_token_ids": "53"},
+        {"stop_token_ids": 53},
+    ],
+    ids=str,
+)
+def test_a_wrong_type_is_refused_by_name(fields):
+    (name,) = fields
+    with pytest.raises(TypeError, match=name):
+        SamplingParams(**fields)
+
+
+def test_what_means_off_is_legal():
+    SamplingParams(top_k=-1, top_p=1, min_p=0, max_tokens=None, seed=None)
+    SamplingParams(top_k=9_999_999)
+
+
+def test_the_default_is_16_tokens_of_the_models_own_distribution():
+    params = SamplingParams()
+    assert (params.max_tokens, params.temperature, params.top_p, params.top_k, params.min_p) == (16, 1.0, 1.0, 0, 0.0)
+
+
+@pytest.mark.parametrize(("temperature", "greedy"), [(0, True), (9e-6, True), (1e-5, False), (1, False)])
+def test_a_temperature_too_small_to_divide_by_is_greedy(temperature, greedy):
+    assert SamplingParams(temperature=temperature).greedy is greedy
+
+
+def test_params_are_values():
+    params = SamplingParams(stop_token_ids=[3, 4])
+    assert params == SamplingParams(stop_token_ids=(3, 4))
+    assert len({params, SamplingParams(stop_token_ids=(3, 4))}) == 1
+    with pytest.raises(FrozenInstanceError):
+        params.seed = 1
