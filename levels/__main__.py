@@ -4,9 +4,10 @@ python -m levels compare    every level on one workload: a table, and --plot FIL
 
 import argparse
 import sys
+from collections.abc import Sequence
 from difflib import unified_diff
 from inspect import getsource
-from typing import Any, NoReturn
+from typing import Any
 
 from rich.console import Console
 from rich.syntax import Syntax
@@ -14,33 +15,25 @@ from rich.syntax import Syntax
 from levels import NAMES, load
 from levels.compare import add_compare_flags, compare
 from levels.lesson import claim
-from minipaged.cli import DONE, REFUSED, guarded
+from minipaged.cli import DONE, Parser, guarded
 
 SPINE = ("Scheduler", "Engine")
 
 
-class Parser(argparse.ArgumentParser):
-    """Errors in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(REFUSED, f"{self.prog}: error: {message}\n")
-
-
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     summary, _, details = (__doc__ or "").partition("\n")
     parser = Parser(
         prog="python -m levels",
         description=f"{summary}\n{details}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
-    parser.add_argument("--debug", action="store_true", help="show tracebacks")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    diff_parser = commands.add_parser("diff", help="what one level changed", allow_abbrev=False)
-    diff_parser.add_argument("a", type=int, metavar="A")
-    diff_parser.add_argument("b", type=int, metavar="B")
-    add_compare_flags(commands.add_parser("compare", help="every level on one workload", allow_abbrev=False))
-    args = parser.parse_args()
+    diff_parser = commands.add_parser("diff", help="what one level changed")
+    diff_parser.add_argument("a", type=int, metavar="A", help="a level's number")
+    diff_parser.add_argument("b", type=int, metavar="B", help="another's")
+    add_compare_flags(commands.add_parser("compare", help="every level on one workload"))
+    args = parser.parse_args(argv)
     work = {None: show_ladder, "diff": show_diff, "compare": compare}[args.command]
     return guarded(parser.prog, args.debug, lambda: work(args))
 
@@ -48,9 +41,9 @@ def main() -> int:
 def show_ladder(args: Any) -> int:
     console = Console(highlight=False)
     for number, name in enumerate(NAMES, 1):
-        console.print(f"[bold]{name}[/]  {claim(number, '__init__')}")
-        console.print(f"    {claim(number)}", style="dim")
-        console.print(f"    python -m levels.{name}\n")
+        console.print(f"[bold]{name}[/]  {claim(number, '__init__')}", soft_wrap=True)
+        console.print(f"    {claim(number)}", style="dim", soft_wrap=True)
+        console.print(f"    python -m levels.{name}\n", soft_wrap=True)
     return DONE
 
 

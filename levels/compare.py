@@ -11,19 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from levels import NAMES, load
-from levels.lesson import check_writable
+from levels.lesson import Located, check, load_model, results_console, run_level, tokenize, verdict
 from levels.texts import ask
-from minipaged.cli import DONE, FAILED, write_json
+from minipaged.cli import check_targets, write_json
 from minipaged.config import DEFAULT_MODEL, EngineConfig
-from minipaged.display import watch
-from minipaged.driver import Run
 from minipaged.plot import check_plot, plot
-from minipaged.prompts import make_request
+from minipaged.prompts import parse
 from minipaged.report import Outcome, make_table
-from minipaged.results import make_document
 from minipaged.sampling_params import SamplingParams
 
 CONFIG: dict[str, Any] = {"max_model_len": 1024, "num_blocks": 256}
@@ -34,7 +29,8 @@ GREEDY = SamplingParams(temperature=0, ignore_eos=True)
 
 def add_compare_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--levels", metavar="A-B", default=f"1-{len(NAMES)}", help="which levels (default: all)")
-    parser.add_argument("--model", metavar="NAME", default=DEFAULT_MODEL, help="folder, hub id, or the default model")
+    model = "a local Hugging Face folder, a hub id, or the default model (default %(default)s)"
+    parser.add_argument("--model", metavar="NAME", default=DEFAULT_MODEL, help=model)
     parser.add_argument("--plot", metavar="FILE", help="draw the table as a PNG, PDF or SVG")
     parser.add_argument("--json", metavar="FILE", help="write all result documents; - is stdout, and nothing else is")
 
@@ -42,25 +38,24 @@ def add_compare_flags(parser: argparse.ArgumentParser) -> None:
 def compare(args: Any) -> int:
     """Carry out `python -m levels compare`; returns the exit code."""
     numbers = parse_levels(args.levels)
-    for target in filter(None, (args.plot, args.json)):
-        check_writable(target)
-    if args.plot:
-        check_plot(Path(args.plot))
-    console = Console(stderr=args.json == "-", highlight=False)
-    outcomes, interrupted = measure(numbers, args.model, console)
-    console.print(make_table("twelve requests, one of them long, in 4,096 slots", outcomes))
-    if args.json:
+    if args.plot is not None:
+        check_plot(args.plot)
+    check_targets(plot=args.plot, json=args.json)
+    outcomes = measure(numbers, args.model)
+    if args.json is not None:
         write_json({"runs": [outcome.document for outcome in outcomes]}, args.json)
-    if args.plot:
+    console = results_console(args.json)
+    console.print(make_table("twelve requests, one of them long, in 4,096 slots", outcomes))
+    if args.plot is not None:
         plot(outcomes, Path(args.plot))
-        console.print(f"drawn: {args.plot}")
-    return FAILED if interrupted else DONE
+        console.print(f"drawn: {args.plot}", soft_wrap=True)
+    return verdict("python -m levels", outcomes)
 
 
 def parse_levels(text: str) -> list[int]:
     """ "1-3" -> [1, 2, 3]; "2" -> [2]. Raises ValueError for anything else."""
-    first, _, last = text.partition("-")
-    if not first.isdigit() or not (last or first).isdigit():
+    first, dash, last = text.partition("-")
+    if not first.isdecimal() or not (last.isdecimal() if dash else True):
         raise ValueError(f"--levels must be like 1-3 or 2, not {text!r}")
     numbers = list(range(int(first), int(last or first) + 1))
     if not numbers or not 1 <= numbers[0] <= numbers[-1] <= len(NAMES):
@@ -68,18 +63,16 @@ def parse_levels(text: str) -> list[int]:
     return numbers
 
 
-def measure(numbers: Sequence[int], model_name: str, console: Console) -> tuple[list[Outcome], bool]:
-    from minipaged.runner import load_model  # late: refusals need no torch
-
+def measure(numbers: Sequence[int], model_name: str) -> list[Outcome]:
+    """An outcome for each level, up to the one that was interrupted."""
     config = EngineConfig(model=model_name, **CONFIG)
-    model, outcomes = load_model(config), []
-    requests = [make_request(wanted, GREEDY, model.tokenizer) for wanted in REQUESTS]
+    asked: Located = [(f"request {i}", parse(wanted, GREEDY)) for i, wanted in enumerate(REQUESTS)]
+    model = load_model(config)
+    requests, outcomes = tokenize(asked, model), []
     for number in numbers:
-        name = NAMES[number - 1]
         engine = load(number).Engine(config, model)
-        with watch(console, f"{name} on {model_name}") as on_step:
-            run = Run(engine, requests, numbered=True).go(on_step)
-        outcomes.append(Outcome(make_document(run, name), engine.trace.document()))
-        if run.interrupted:
-            return outcomes, True
-    return outcomes, False
+        check(engine, asked, requests)
+        outcomes.append(run_level(number, engine, requests))
+        if outcomes[-1].interrupted:
+            break
+    return outcomes

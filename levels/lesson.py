@@ -4,31 +4,39 @@
     python -m levels.03_continuous_batching --prompts FILE  your own requests, on level 03 alone
 
 Invariant: both levels run the same requests with the same settings on the same weights; with prompts of your own, or
-with --json -, nothing else runs."""
+with --json -, nothing else runs. Whatever can be refused is refused before the model is loaded, or before it runs."""
 
 import ast
-import os
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from rich.console import Console
+from rich.text import Text
 
 from levels import NAMES, load
-from minipaged.cli import DONE, FAILED, default_params, engine_options, guarded, make_parser, write_json
+from minipaged.cli import (
+    DONE,
+    FAILED,
+    check_targets,
+    default_params,
+    engine_options,
+    guarded,
+    make_parser,
+    write_json,
+)
 from minipaged.config import EngineConfig
 from minipaged.display import watch
 from minipaged.driver import Request, Run
-from minipaged.prompts import make_request, read_lines
+from minipaged.prompts import Wanted, located, parse, read_lines
 from minipaged.report import Outcome, make_table
 from minipaged.results import make_document
 
-T = TypeVar("T")
-Lines = list[tuple[str, dict[str, Any]]]  # where a request comes from, for errors; and what it says
+FILE_WIDTH = 120  # of a table where nobody says how wide it may be
+Located = list[tuple[str, Wanted]]  # where a request comes from, for errors; and what it says
 
 
 def main(number: int, argv: Sequence[str] | None = None) -> int:
@@ -36,13 +44,13 @@ def main(number: int, argv: Sequence[str] | None = None) -> int:
     demo = load(number, "demo")
     parser = make_parser(number, NAMES[number - 1], claim(number), demo.CONFIG)
     args = parser.parse_args(argv)
-    return guarded(parser.prog, args.debug, lambda: Lesson(number, args, demo).run())
+    return guarded(parser.prog, args.debug, lambda: Lesson(number, args, demo).run(parser.prog))
 
 
 def claim(number: int, part: str = "engine") -> str:
     """The first line of a level's engine.py (or __init__.py, its question), read without importing it."""
-    source = Path(__file__).parent / NAMES[number - 1] / f"{part}.py"
-    return (ast.get_docstring(ast.parse(source.read_text())) or "").splitlines()[0]
+    source = (Path(__file__).parent / NAMES[number - 1] / f"{part}.py").read_text(encoding="utf-8")
+    return (ast.get_docstring(ast.parse(source)) or "").splitlines()[0]
 
 
 class Lesson:
@@ -50,94 +58,122 @@ class Lesson:
 
     def __init__(self, number: int, args: Namespace, demo: Any):
         self.number, self.args, self.demo = number, args, demo
-        self.is_demo = not (args.prompt or args.prompts)
-        self.console = Console(stderr=args.json == "-" or args.trace == "-", highlight=False)
+        self.is_demo = not args.prompt and args.prompts is None
         self.params = default_params(args)
         settings = demo.CONFIG if self.is_demo else {}
         self.config = EngineConfig(**{**settings, **engine_options(args, number)})
 
-    def run(self) -> int:
-        for target in filter(None, (self.args.json, self.args.trace)):
-            check_writable(target)
-        lines = self.read()
-        self.model = self.load()
-        requests = [self.make_request(where, wanted) for where, wanted in lines]
-        engine = self.compose(self.number, self.config)
-        for (where, _), request in zip(lines, requests, strict=True):
-            located(where, lambda request=request: engine.desk.check(request.prompt_token_ids, request.params))
+    def run(self, prog: str) -> int:
+        check_targets(json=self.args.json, trace=self.args.trace)
+        asked = self.read()
+        self.model = load_model(self.config)
+        requests = tokenize(asked, self.model)
+        engine = load(self.number).Engine(self.config, self.model)
+        check(engine, asked, requests)
         below = self.run_below(requests)
-        run, outcome = self.measure(engine, self.number, requests)
+        outcome = run_level(self.number, engine, requests)
         self.write(outcome)
-        self.show(run, [*below, outcome])
-        return FAILED if run.interrupted or any(r["error"] for r in outcome.document["requests"]) else DONE
+        self.show([*below, outcome])
+        return verdict(prog, [outcome])
 
-    def read(self) -> Lines:
+    def read(self) -> Located:
         """The requests as they were asked for, still as text."""
         if self.is_demo:
-            return [(f"demonstration, request {i}", wanted) for i, wanted in enumerate(self.demo.REQUESTS)]
-        path = self.args.prompts
-        in_file = [(f"{path}, line {i}", wanted) for i, wanted in read_lines(Path(path))] if path else []
-        return [(f"--prompt {text[:40]!r}", {"prompt": text}) for text in self.args.prompt] + in_file
-
-    def load(self) -> Any:
-        from minipaged.runner import load_model  # late: --help and refusals need no torch
-
-        busy = self.console.status(f"loading {self.config.model}") if self.console.is_terminal else nullcontext()
-        with busy:
-            return load_model(self.config)
-
-    def make_request(self, where: str, wanted: dict[str, Any]) -> Request:
-        return located(where, lambda: make_request(wanted, self.params, self.model.tokenizer))
-
-    def compose(self, number: int, config: EngineConfig) -> Any:
-        return load(number).Engine(config, self.model)
+            return [
+                (f"demonstration, request {i}", parse(wanted, self.params))
+                for i, wanted in enumerate(self.demo.REQUESTS)
+            ]
+        lines = [(f"--prompt {text[:40]!r}", {"prompt": text}) for text in self.args.prompt]
+        if (path := self.args.prompts) is not None:
+            lines += [(f"{path}, line {number}", wanted) for number, wanted in read_lines(Path(path))]
+        asked = []
+        for where, wanted in lines:
+            with located(where):
+                asked.append((where, parse(wanted, self.params)))
+        return asked
 
     def run_below(self, requests: list[Request]) -> list[Outcome]:
         """The demonstration on the level below; what that level does not have yet is left at its default."""
         number = self.number - 1
-        if not self.is_demo or number < 1 or self.args.json == "-":
+        if not self.is_demo or number < 1 or "-" in (self.args.json, self.args.trace):
             return []
         newer: dict[str, Any] = {f.name: f.default for f in fields(EngineConfig) if f.metadata["level"] > number}
-        engine = self.compose(number, replace(self.config, **newer))
-        return [self.measure(engine, number, requests)[1]]
-
-    def measure(self, engine: Any, number: int, requests: list[Request]) -> tuple[Run, Outcome]:
-        name = NAMES[number - 1]
-        with watch(self.console, f"{name} on {self.config.model}") as on_step:
-            try:
-                run = Run(engine, requests, numbered=True).go(on_step)
-            except (ValueError, TypeError, OSError) as error:
-                raise RuntimeError(f"the run failed: {error}") from error
-        return run, Outcome(make_document(run, name), engine.trace.document())
+        try:
+            engine = load(number).Engine(replace(self.config, **newer), self.model)
+        except ValueError as error:  # a setting of the user's that only this level can serve
+            Console(stderr=True).print(Text(f"{NAMES[number - 1]} cannot run this: {error}"), soft_wrap=True)
+            return []
+        outcome = run_level(number, engine, requests)
+        if outcome.interrupted:
+            raise KeyboardInterrupt
+        return [outcome]
 
     def write(self, outcome: Outcome) -> None:
-        if self.args.json:
+        if self.args.json is not None:
             write_json(outcome.document, self.args.json)
-        if self.args.trace:
+        if self.args.trace is not None:
             write_json(outcome.trace, self.args.trace)
 
-    def show(self, run: Run, outcomes: list[Outcome]) -> None:
-        """The answers, then the table; an interrupted or failed run says so."""
+    def show(self, outcomes: list[Outcome]) -> None:
+        """The answers, then the table."""
+        console = results_console(self.args.json, self.args.trace)
         for request in outcomes[-1].document["requests"][: 3 if self.is_demo else None]:
-            self.console.print(f"[bold]{request['index']:>3}[/]  ", end="")
-            self.console.print(request["text"] or str(request["token_ids"]), markup=False, end=" ")
-            self.console.print(f"[dim]({request['error'] or request['finish_reason']})[/]\n")
+            answer, end = request["text"] or str(request["token_ids"]), request["error"] or request["finish_reason"]
+            line = Text.assemble((f"{request['index']:>3}  ", "bold"), answer, (f" ({end})\n", "dim"))
+            console.print(line, soft_wrap=True)
         title = " ".join((self.demo.__doc__ or "").split()) if self.is_demo else "what it cost"
-        self.console.print(make_table(title, outcomes, self.demo.LOOK_AT if self.is_demo else ()))
-        if run.interrupted:
-            print("interrupted: what is above is what there was", file=sys.stderr)
+        console.print(make_table(title, outcomes, self.demo.LOOK_AT if self.is_demo else ()))
 
 
-def located(where: str, work: Callable[[], T]) -> T:
-    """Say where a refused request comes from."""
+def results_console(*targets: str | None) -> Console:
+    """Where people read results: stdout, unless a document goes there."""
+    console = Console(stderr="-" in targets, highlight=False, markup=False, emoji=False)
+    console.width = console.width if console.is_terminal else FILE_WIDTH
+    return console
+
+
+def load_model(config: EngineConfig) -> Any:
+    from minipaged.runner import load_model  # late: --help and refusals need no torch
+
+    if (console := Console(stderr=True)).is_terminal:
+        console.print(Text(f"loading {config.model}", style="dim"))
+    return load_model(config)
+
+
+def tokenize(asked: Located, model: Any) -> list[Request]:
+    requests = []
+    for where, wanted in asked:
+        with located(where):
+            requests.append(wanted.tokenize(model.tokenizer))
+    return requests
+
+
+def check(engine: Any, asked: Located, requests: list[Request]) -> None:
+    """Refuse what could not run even alone, before anything runs."""
+    for (where, _), request in zip(asked, requests, strict=True):
+        with located(where):
+            engine.desk.check(request.prompt_token_ids, request.params)
+
+
+def run_level(number: int, engine: Any, requests: list[Request]) -> Outcome:
+    """Run and watch; whatever raises in a run is a failed run. Request ids are the indices."""
+    name = NAMES[number - 1]
     try:
-        return work()
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{where}: {error}") from error
+        with watch(Console(stderr=True, highlight=False), f"{name} on {engine.config.model}") as on_step:
+            run = Run(engine, requests, numbered=True).go(on_step)
+    except Exception as error:
+        raise RuntimeError(f"the run failed: {type(error).__name__}: {error}") from error
+    return Outcome(make_document(run, name), engine.trace.document(), run.interrupted)
 
 
-def check_writable(target: str) -> None:
-    """Before anything runs: an hour's work must have somewhere to go."""
-    folder = Path(target).parent
-    if target != "-" and (not folder.is_dir() or not os.access(folder, os.W_OK) or Path(target).is_dir()):
-        raise ValueError(f"{target} cannot be written")
+def verdict(prog: str, outcomes: Sequence[Outcome]) -> int:
+    """The exit code; what went wrong is said in one line."""
+    if any(outcome.interrupted for outcome in outcomes):
+        print(f"{prog}: interrupted; what was finished until then is reported", file=sys.stderr)
+        return FAILED
+    requests = [request for outcome in outcomes for request in outcome.document["requests"]]
+    if failed := [request for request in requests if request["error"]]:
+        first = f"request {failed[0]['index']}: {failed[0]['error']}"
+        print(f"{prog}: error: {len(failed)} of {len(requests)} requests failed; {first}", file=sys.stderr)
+        return FAILED
+    return DONE

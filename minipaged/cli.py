@@ -4,13 +4,13 @@
     python -m levels.03_continuous_batching --prompts FILE --num-blocks 64 --json -
 
 Exit codes: 0 done, 1 a run failed, 2 bad arguments or input. Invariant: an error is one line on stderr with the flag,
-file or number in it; a traceback only with --debug. (From level 01.)"""
+file or number in it; a traceback only with --debug. A result appears whole or not at all. (From level 01.)"""
 
 import argparse
+import io
 import json
 import os
 import sys
-import tempfile
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -21,15 +21,26 @@ from .config import CHOICES, LATER_FIELDS, EngineConfig
 from .sampling_params import SamplingParams
 
 DONE, FAILED, REFUSED = 0, 1, 2
+LATER_FLAGS = {**LATER_FIELDS, **dict.fromkeys(("host", "port", "api_key", "served_model_name"), 8)}
 
 
 class Parser(argparse.ArgumentParser):
-    """An error is one line, and a flag of a later level is refused by that level's number."""
+    """An error is one line."""
+
+    def __init__(self, **options: Any):
+        super().__init__(allow_abbrev=False, **options)
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(REFUSED, f"{self.prog}: error: {message}\n")
+
+
+class LevelParser(Parser):
+    """A flag of a later level is refused by that level's number."""
 
     def __init__(self, level: int, **options: Any):
-        super().__init__(allow_abbrev=False, **options)
+        super().__init__(**options)
         self.later = {flag(f.name): f.metadata["level"] for f in fields(EngineConfig) if f.metadata["level"] > level}
-        self.later |= {flag(name): number for name, number in LATER_FIELDS.items() if number > level}
+        self.later |= {flag(name): number for name, number in LATER_FLAGS.items() if number > level}
         self.level = level
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
@@ -38,25 +49,24 @@ class Parser(argparse.ArgumentParser):
                 self.error(f"{word.partition('=')[0]} comes with level {number:02}, this is level {self.level:02}")
         return super().parse_args(args, namespace)
 
-    def error(self, message: str) -> NoReturn:
-        self.exit(REFUSED, f"{self.prog}: error: {message}\n")
-
 
 def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def make_parser(level: int, name: str, claim: str, defaults: dict[str, Any]) -> Parser:
+def make_parser(level: int, name: str, claim: str, defaults: dict[str, Any]) -> LevelParser:
     """All flags of one level; `defaults` are its demonstration's, used when no prompts are given."""
-    parser = Parser(level, prog=f"python -m levels.{name}", description=claim)
-    parser.add_argument("--debug", action="store_true", help="show tracebacks")
+    prog, exit_codes = f"python -m levels.{name}", "exit codes: 0 done, 1 a run failed, 2 bad arguments or input"
+    usage = f"{prog} [--prompt TEXT] [--prompts FILE] [flags]"
+    parser = LevelParser(level, prog=prog, usage=usage, description=claim, epilog=exit_codes)
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     add_request_flags(parser)
     output = parser.add_argument_group("results")
     output.add_argument("--json", metavar="FILE", help="write the result document; - is stdout, and nothing else is")
-    output.add_argument("--trace", metavar="FILE", help="write what every step did")
+    output.add_argument("--trace", metavar="FILE", help="write what every step did; - is stdout, and nothing else is")
     engine = parser.add_argument_group("engine", "each an EngineConfig field; the demonstration sets some of its own")
     for f in fields(EngineConfig):
-        if f.metadata["level"] <= level:
+        if f.metadata["level"] <= level and f.name != "seed":
             add_engine_flag(engine, f, defaults)
     return parser
 
@@ -67,14 +77,16 @@ def add_request_flags(parser: Parser) -> None:
     requests.add_argument("--prompts", metavar="FILE", help="a request a line, each a JSON object")
     sampling = parser.add_argument_group("sampling", "for requests that do not set their own")
     sampling.add_argument("--max-tokens", metavar="N", type=int, default=16, help="tokens to generate (default 16)")
-    sampling.add_argument("--temperature", metavar="F", type=float, default=0.0, help="0, the default, is greedy")
-    sampling.add_argument("--top-p", metavar="F", type=float, default=1.0, help="1, the default, is off")
-    sampling.add_argument("--top-k", metavar="N", type=int, default=0, help="0, the default, is off")
+    sampling.add_argument("--temperature", metavar="F", type=float, default=0.0, help="0 is greedy (default 0)")
+    sampling.add_argument("--top-p", metavar="F", type=float, default=1.0, help="1 is off (default 1)")
+    sampling.add_argument("--top-k", metavar="N", type=int, default=0, help="0 is off (default 0)")
+    seed = "every request's seed, and the engine's; by default each gets its own, drawn from the engine's (default 0)"
+    sampling.add_argument("--seed", metavar="N", type=int, help=seed)
     sampling.add_argument("--ignore-eos", action="store_true", help="do not end at an end-of-sequence token")
 
 
 def add_engine_flag(group: Any, f: Any, defaults: dict[str, Any]) -> None:
-    text = f.metadata["help"] + ("" if f.default in (None, "auto") else f" (default {f.default})")
+    text = f.metadata["help"] + ("" if f.default is None else f" (default {f.default})")
     text += f"; demonstration: {defaults[f.name]}" if f.name in defaults else ""
     kind = {"gpu_memory_utilization": float}.get(f.name, str if isinstance(f.default, str) else int)
     metavar = None if f.name in CHOICES else {str: "NAME", int: "N", float: "F"}[kind]
@@ -92,25 +104,64 @@ def default_params(args: argparse.Namespace) -> SamplingParams:
     return SamplingParams(**{name: getattr(args, name) for name in names})
 
 
-def write_json(document: Any, target: str) -> None:
-    """To a file, whole or not at all, or to stdout for "-"."""
-    text = json.dumps(document, allow_nan=False) + "\n"
-    if target == "-":
-        sys.stdout.write(text)
-        sys.stdout.flush()
-        return
+def check_targets(**targets: str | None) -> None:
+    """Before anything runs: each result needs a place, and a place of its own. Raises ValueError with the flag."""
+    owners: dict[Path, str] = {}
+    for name, target in targets.items():
+        if target is None:
+            continue
+        if not is_writable(target):
+            raise ValueError(f"{flag(name)} {target!r} cannot be written")
+        if (owner := owners.setdefault(Path(target).resolve(), name)) != name:
+            raise ValueError(f"{flag(owner)} and {flag(name)} have the same target, {target}")
+
+
+def is_writable(target: str) -> bool:
     path = Path(target)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-        file.write(text)
-    os.replace(file.name, path)
+    if target == "-" or (path.exists() and not path.is_file() and not path.is_dir()):  # stdout, a pipe, a device
+        return True
+    folder = path.resolve().parent
+    return not path.is_dir() and folder.is_dir() and os.access(folder, os.W_OK)
+
+
+def write_json(document: Any, target: str) -> None:
+    """To a file, whole or not at all; to stdout for "-". Raises RuntimeError if there is no room."""
+    text, path = json.dumps(document, allow_nan=False) + "\n", Path(target)
+    try:
+        if target == "-":
+            print(text, end="", flush=True)
+        elif path.exists() and not path.is_file():  # a pipe or a device: no other file may take its name
+            path.write_text(text)
+        else:
+            replace_file(path.resolve(), text)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise RuntimeError(f"{target} cannot be written: {error.strerror}") from error
+
+
+def replace_file(path: Path, text: str) -> None:
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        partial.write_text(text)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def guarded(prog: str, debug: bool, work: Callable[[], int]) -> int:
     """Run work; say what went wrong in one line. ValueError, TypeError and OSError are the user's (exit code 2)."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a character that the terminal lacks is no reason to fail
     try:
-        return work()
+        code = work()
+        print(end="", flush=True)
+        return code
     except KeyboardInterrupt:
         print(f"{prog}: interrupted", file=sys.stderr)
+        return FAILED
+    except BrokenPipeError:  # whoever was reading has left; the exit's own flush must not complain either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except Exception as error:
         if debug:

@@ -1,15 +1,15 @@
 """A run, as it happens: a row for each request, the pool as a map, tokens per second.
 
-    r3  ▒▒▒▒▒▒▒▒▒▒▓▓▓▓······  writing 24/64         ▒ prompt read, ▓ written, · still to come
+     3 ▒▒▒▒▒▒▒▒▒▒▓▓▓▓······  writing 24/64          ▒ prompt read, ▓ written, · still to come
     ■■■■■□■■■■■■■□■■■□·····························  ■ holds keys and values, □ reserved in vain, · free
 
-On a terminal the picture is redrawn a few times a second; elsewhere a plain line is printed every five. Invariant: it
-only looks on, and never from inside a step. (From level 01.)"""
+On a terminal the picture is redrawn a few times a second; elsewhere a plain line is printed every five. It goes to
+stderr, so that nothing but results goes to stdout. What does not fit is counted: requests that run are shown before
+those that wait, and of a large pool the beginning. Invariant: it only looks on, between steps. (From level 01.)"""
 
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import islice
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -22,12 +22,13 @@ from .sequence import Sequence
 COLORS = ("cyan", "magenta", "yellow", "green", "blue", "red", "bright_cyan", "bright_magenta", "bright_yellow")
 REDRAW_S, LINE_S = 0.15, 5.0
 BAR, CELL_SLOTS, MAX_ROWS, MAX_CELLS = 32, 16, 16, 480
+NUM_OTHER_LINES = 4  # title, "and 7 more", status, and the cursor's
 
 
 @contextmanager
 def watch(console: Console, title: str) -> Iterator[OnStep]:
     """The observer for a run: `with watch(console, title) as on_step: run.go(on_step)`."""
-    if not console.is_terminal:
+    if not console.is_terminal or console.is_dumb_terminal:
         yield PlainLines(console, title)
         return
     with Live(console=console, auto_refresh=False, transient=True) as live:
@@ -44,8 +45,8 @@ class PlainLines:
         if time.perf_counter() >= self.next_line:
             self.next_line = time.perf_counter() + LINE_S
             num_done = sum(is_done(record) for record in run.records)
-            head = f"{self.title}: {num_done} of {len(run.records)} done, "
-            self.console.print(head + status(run), highlight=False, soft_wrap=True)
+            line = f"{self.title}: {num_done} of {len(run.records)} done, {status(run)}"
+            self.console.print(Text(line), soft_wrap=True)
 
 
 class Picture:
@@ -56,20 +57,32 @@ class Picture:
 
     def __call__(self, run: Run, outputs: list[RequestOutput]) -> None:
         if time.perf_counter() >= self.next_redraw or not run.live:
+            self.live.update(draw(run, self.title, *self.live.console.size), refresh=True)
             self.next_redraw = time.perf_counter() + REDRAW_S
-            self.live.update(self.draw(run), refresh=True)
-
-    def draw(self, run: Run) -> Group:
-        running = {seq.request_id: seq for seq in run.engine.holders}
-        shown = sorted(enumerate(run.records), key=lambda item: is_done(item[1]))[:MAX_ROWS]
-        rows = [draw_row(i, record, running.get(record.request_id or "")) for i, record in sorted(shown, key=first)]
-        hidden = len(run.records) - len(rows)
-        more = [Text(f"     and {hidden} more", style="dim")] if hidden else []
-        return Group(Text(self.title, style="bold"), *rows, *more, draw_pool(run), Text(status(run)))
 
 
-def first(item: tuple[int, Record]) -> int:
-    return item[0]
+def draw(run: Run, title: str, width: int, height: int) -> Group:
+    """No higher than `height` lines: the pool takes at most a third of them, the requests the rest."""
+    pool = draw_pool(run, max(0, min(MAX_CELLS, max(1, height // 3) * width - len(" and 99,999 more"))))
+    pool_height = -(-max(1, pool.cell_len) // width)
+    rows = draw_rows(run, max(1, min(MAX_ROWS, height - pool_height - NUM_OTHER_LINES)))
+    hidden = len(run.records) - len(rows)
+    more = [Text(f"     and {hidden:,} more", style="dim")] if hidden else []
+    lines = [Text(title, style="bold"), *rows, *more, Text(status(run))]
+    for line in lines:
+        line.no_wrap, line.overflow = True, "ellipsis"
+    return Group(*lines[:-1], pool, lines[-1])
+
+
+def draw_rows(run: Run, num_rows: int) -> list[Text]:
+    """Who runs, then who waits, then who is done; the chosen ones in the order given."""
+    running = {seq.request_id: seq for seq in run.engine.holders}
+
+    def rank(i: int) -> tuple[bool, bool]:
+        return is_done(run.records[i]), run.records[i].request_id not in running
+
+    chosen = sorted(sorted(range(len(run.records)), key=rank)[:num_rows])
+    return [draw_row(i, run.records[i], running.get(run.records[i].request_id or "")) for i in chosen]
 
 
 def is_done(record: Record) -> bool:
@@ -91,8 +104,8 @@ def draw_row(index: int, record: Record, seq: Sequence | None) -> Text:
     num_written = len(record.token_times)
     goal = record.request.params.max_tokens or num_written
     num_read = n if is_done(record) else min(seq.num_computed_tokens, n) if seq else 0
-    read, written = (round(BAR * part / (n + goal)) for part in (num_read, num_written))
-    bar = "▒" * read + "▓" * written
+    read, filled = (round(BAR * part / (n + goal)) for part in (num_read, num_read + num_written))
+    bar = "▒" * read + "▓" * (filled - read)
     state = describe(record, seq, num_read, num_written, goal)
     return Text.assemble((f"{index:>4} ", "dim"), (bar, color), ("·" * (BAR - len(bar)), "dim"), f"  {state}")
 
@@ -106,24 +119,19 @@ def describe(record: Record, seq: Sequence | None, num_read: int, num_written: i
     return f"reading {num_read}/{n}" if num_read < n else f"writing {num_written}/{goal}"
 
 
-def draw_pool(run: Run) -> Text:
-    """The pool's cells, up to CELL_SLOTS slots each; a large pool is shown by its beginning."""
+def draw_pool(run: Run, max_cells: int) -> Text:
+    """The pool's first cells, of up to CELL_SLOTS slots each."""
     size = run.engine.trace.block_size
     cells_per_block = -(-size // CELL_SLOTS)
     cells: dict[int, tuple[str, str]] = {}
     for seq in run.engine.holders:
-        color = COLORS[int(seq.request_id) % len(COLORS)] if seq.request_id.isdigit() else "white"
-        for cell, symbol in held_cells(seq, size, cells_per_block):
-            cells[cell] = (symbol, color)
+        color = COLORS[int(seq.request_id) % len(COLORS)] if seq.request_id.isdecimal() else "white"
+        for i, block in enumerate(seq.block_table):
+            first = block * cells_per_block
+            for cell in range(first, min(first + cells_per_block, max_cells)):
+                start = i * size + (cell - first) * CELL_SLOTS
+                cells[cell] = ("■" if start < seq.num_computed_tokens else "□", color)
     num_blocks = run.engine.trace.steps[-1].num_blocks if run.engine.trace.steps else 0
     total = num_blocks * cells_per_block
-    text = Text.assemble(*(cells.get(cell, ("·", "dim")) for cell in range(min(total, MAX_CELLS))))
-    return text.append(f" and {total - MAX_CELLS} more", style="dim") if total > MAX_CELLS else text
-
-
-def held_cells(seq: Sequence, block_size: int, cells_per_block: int) -> Iterator[tuple[int, str]]:
-    """(cell, symbol) of everything seq holds."""
-    for i, block in enumerate(islice(seq.block_table, MAX_CELLS)):
-        for cell in range(cells_per_block):
-            start = i * block_size + cell * CELL_SLOTS
-            yield block * cells_per_block + cell, "■" if start < seq.num_computed_tokens else "□"
+    text = Text.assemble(*(cells.get(cell, ("·", "dim")) for cell in range(min(total, max_cells))))
+    return text.append(f" and {total - max_cells:,} more", style="dim") if total > max_cells else text

@@ -4,20 +4,23 @@
     steps       | 1 | 2 | 3 |    | 4 | 5 |        with nothing to do, the loop sleeps until the next arrival
     tokens        a   ab  b        c   c          every token is timed at the end of the step that gave it
 
-Invariant: the driver knows add_request, step, abort and has_unfinished_requests, and nothing else of an engine, so one
-driver serves every level. (From level 01.)"""
+Ctrl-C, or a step that raises, aborts whoever still runs. Invariant: when `go` is over, every request has an output and
+nothing of this run is left in the engine. The driver knows an engine's public verbs, and nothing of any level, so one
+driver serves them all. (From level 01.)"""
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from .config import EngineConfig
 from .desk import FrontDesk
-from .outputs import RequestOutput
+from .outputs import CompletionOutput, Decode, RequestOutput
 from .sampling_params import SamplingParams
 from .sequence import Sequence as TokenSequence
 from .trace import StepTrace
+
+LONGEST_NAP_S = 60.0  # an arrival may lie further off than time.sleep can count
 
 
 class Clocked(Protocol):
@@ -63,13 +66,13 @@ class Request:
 
 @dataclass
 class Record:
-    """One request as seen from outside; times in seconds from the start of the run."""
+    """One request as seen from outside; times in seconds from the start of the run. end_s: None if it was aborted."""
 
     request: Request
     request_id: str | None = None
     output: RequestOutput | None = None
     token_times: list[float] = field(default_factory=list)
-    end_s: float = 0.0
+    end_s: float | None = None
 
 
 OnStep = Callable[["Run", list[RequestOutput]], None]
@@ -85,7 +88,7 @@ class Run:
         self.due = sorted(self.records, key=lambda record: record.request.arrival_s)[::-1]  # the next one last
         self.live: dict[str, Record] = {}
         self.wall_s = self.model_s = 0.0
-        self.num_steps = 0
+        self.num_steps, self.first_step = 0, len(engine.trace.steps)
         self.interrupted = False
 
     def go(self, on_step: OnStep = lambda run, outputs: None) -> "Run":
@@ -97,13 +100,23 @@ class Run:
                 if self.engine.has_unfinished_requests():
                     on_step(self, self.step())
                 else:
-                    time.sleep(max(0.0, self.due[-1].request.arrival_s - self.now()))
+                    time.sleep(min(max(0.0, self.due[-1].request.arrival_s - self.now()), LONGEST_NAP_S))
         except KeyboardInterrupt:
             self.interrupted = True
-            for request_id in self.live:
-                self.engine.abort(request_id)
-        self.wall_s, self.model_s = self.now(), self.engine.model.forward_s - forward_s
+        finally:
+            self.wall_s, self.model_s = self.now(), self.engine.model.forward_s - forward_s
+            self.abort_rest()
         return self
+
+    def abort_rest(self) -> None:
+        """Whoever has not ended gets "abort" and what they have; nothing of them stays in the engine."""
+        for request_id in self.live:
+            self.engine.abort(request_id)
+        for record in self.records:
+            if record.output is None or not record.output.finished:
+                record.output = aborted(record, self.engine.desk.decode)
+        if self.engine.has_unfinished_requests() and not self.engine.desk.live:
+            self.engine.step()  # runs nothing: level 01 gives its rows back one step after their last sequence ended
 
     def now(self) -> float:
         return time.perf_counter() - self.start
@@ -124,8 +137,17 @@ class Run:
         now = self.now()
         for output in outputs:
             if record := self.live.get(output.request_id):  # others' requests may run on the same engine
-                record.output, record.end_s = output, now
+                record.output = output
                 record.token_times += [now] * (len(output.outputs[0].token_ids) - len(record.token_times))
                 if output.finished:
+                    record.end_s = now
                     del self.live[output.request_id]
         return outputs
+
+
+def aborted(record: Record, decode: Decode) -> RequestOutput:
+    """The output of a request that did not come to its own end, or did not even begin."""
+    prompt = list(record.request.prompt_token_ids)
+    output = record.output or RequestOutput(record.request_id or "", prompt, [], finished=False)
+    token_ids = output.outputs[0].token_ids if output.outputs else []
+    return replace(output, outputs=[CompletionOutput(0, token_ids, "abort", None, decode)], finished=True)

@@ -11,11 +11,12 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
+from .checks import check_integer
 from .config import DEFAULT_MODEL, LATER_FIELDS, EngineConfig
 from .driver import AnyEngine, OnStep, Request, Run
 from .outputs import RequestOutput
+from .prompts import read_source
 from .sampling_params import SamplingParams
-from .text import encode, encode_chat
 
 Prompt = str | list[int] | dict[str, Any]
 
@@ -40,8 +41,8 @@ class LLM:
         One SamplingParams for all, or a list of the same length. on_step(run, outputs) is called after each step.
         Raises ValueError or TypeError before anything runs; KeyboardInterrupt after Ctrl-C, with nothing left running.
         """
-        token_ids = [self.encode(prompt) for prompt in as_list(prompts)]
-        return self.run(token_ids, sampling_params or SamplingParams(), priority, on_step)
+        params = SamplingParams() if sampling_params is None else sampling_params
+        return self.run([self.encode(prompt) for prompt in as_list(prompts)], params, priority, on_step)
 
     def chat(
         self,
@@ -53,16 +54,18 @@ class LLM:
         """Answer one conversation or a list of them, through the model's chat template.
 
         Without sampling_params an answer may be as long as max_model_len allows."""
-        chats = messages if messages and isinstance(messages[0], list) else [messages]
-        token_ids = [encode_chat(self.tokenizer, chat) for chat in chats]  # type: ignore[arg-type]
-        return self.run(token_ids, sampling_params or SamplingParams(max_tokens=None), None, on_step)
+        params = SamplingParams(max_tokens=None) if sampling_params is None else sampling_params
+        several = isinstance(messages, list) and bool(messages) and isinstance(messages[0], list)
+        chats: list[Any] = messages if several else [messages]
+        return self.run([read_source("messages", chat, self.tokenizer) for chat in chats], params, None, on_step)
 
     def encode(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, dict):
             if len(prompt) != 1 or not set(prompt) <= {"prompt", "prompt_token_ids"}:
                 raise ValueError(f"a prompt has one key, prompt or prompt_token_ids, not {sorted(prompt)}")
-            return self.encode(*prompt.values())
-        return encode(self.tokenizer, prompt) if isinstance(prompt, str) else prompt
+            [(source, value)] = prompt.items()
+            return read_source(source, value, self.tokenizer)
+        return read_source("prompt", prompt, self.tokenizer) if isinstance(prompt, str) else prompt
 
     def run(
         self,
@@ -76,8 +79,9 @@ class LLM:
         for name, given in (("sampling_params", each), ("priority", priorities)):
             if len(given) != len(prompts):
                 raise ValueError(f"{len(prompts)} prompts but {len(given)} {name}")
-        for prompt, one in zip(prompts, each, strict=True):
+        for prompt, one, urgency in zip(prompts, each, priorities, strict=True):
             self.engine.desk.check(prompt, one)
+            check_integer("priority", urgency, -(2**63), 2**63 - 1)
         run = Run(self.engine, [Request(*wanted) for wanted in zip(prompts, each, priorities, strict=True)])
         if run.go(on_step).interrupted:
             raise KeyboardInterrupt
@@ -86,8 +90,11 @@ class LLM:
 
 def as_list(prompts: Prompt | list[Prompt]) -> list[Any]:
     """A list of prompts; a single one, which may itself be a list (of token ids), becomes a list of one."""
-    single = isinstance(prompts, str | dict) or (len(prompts) > 0 and isinstance(prompts[0], int))
-    return [prompts] if single else list(prompts)
+    if isinstance(prompts, str | dict):
+        return [prompts]
+    if not isinstance(prompts, list | tuple):
+        raise TypeError(f"prompts must be text, token ids, a dict, or a list of them, not {prompts!r}")
+    return [prompts] if prompts and isinstance(prompts[0], int) else list(prompts)
 
 
 def make_config(**options: Any) -> EngineConfig:

@@ -13,19 +13,19 @@ from pathlib import Path
 from .report import Outcome, at_once, mean_short_latency
 
 PANELS: dict[str, Callable[[Outcome], float]] = {
-    "KV slots reserved in vain, %": lambda run: 100 * (run.document["metrics"]["kv"] or {"waste": 0})["waste"],
+    "KV slots reserved in vain, %": lambda run: 100 * (run.document["metrics"]["kv"]["waste"] or 0.0),
     "most requests in one step": lambda run: float(at_once(run)),
     "short ones done after, s (mean)": lambda run: mean_short_latency(run) or 0.0,
-    "output tokens/s": lambda run: run.document["metrics"]["output_tokens_per_s"],
+    "output tokens/s": lambda run: run.document["metrics"]["output_tokens_per_s"] or 0.0,
 }
 FORMATS = (".png", ".pdf", ".svg")
 BELOW, THIS = "#9aa5b1", "#2f6fde"
 
 
-def check_plot(path: Path) -> None:
+def check_plot(target: str) -> None:
     """Before anything runs. Raises ValueError for a file type or an installation that cannot be drawn with."""
-    if path.suffix.lower() not in FORMATS:
-        raise ValueError(f"--plot {path}: a picture ends in {', '.join(FORMATS)}")
+    if Path(target).suffix.lower() not in FORMATS:
+        raise ValueError(f"--plot {target!r}: a picture ends in {', '.join(FORMATS)}")
     try:
         import matplotlib  # noqa: F401  late: only pictures need it
     except ModuleNotFoundError:

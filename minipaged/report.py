@@ -1,6 +1,6 @@
 """Two runs side by side: what each cost, read from their documents alone.
 
-                                 02_paged_attention   03_continuous_batching
+                                 02 paged attention   03 continuous batching
     steps                                       246                      194
     short ones done after                     9.8 s                    3.1 s   <- what the lesson is about
 
@@ -17,10 +17,11 @@ Json = dict[str, Any]
 
 
 class Outcome(NamedTuple):
-    """A run's two documents."""
+    """A run's two documents, and whether Ctrl-C ended it."""
 
     document: Json
     trace: Json
+    interrupted: bool = False
 
 
 def steps(run: Outcome) -> str:
@@ -32,7 +33,8 @@ def seconds(run: Outcome) -> str:
 
 
 def throughput(run: Outcome) -> str:
-    return f"{run.document['metrics']['output_tokens_per_s']:.1f}"
+    rate = run.document["metrics"]["output_tokens_per_s"]
+    return "-" if rate is None else f"{rate:.1f}"
 
 
 def first_token(run: Outcome) -> str:
@@ -56,23 +58,21 @@ def last_done(run: Outcome) -> str:
 
 
 def at_once(run: Outcome) -> str:
-    """The most requests that held memory in one step."""
+    """The most requests that ran in one step."""
     return str(max((len(step["num_scheduled_tokens"]) for step in run.trace["steps"]), default=0))
 
 
 def reserved(run: Outcome) -> str:
-    kv = run.document["metrics"]["kv"]
-    return f"{kv['reserved_slots_mean']:,.0f}" if kv else "-"
+    return format_slots(run.document["metrics"]["kv"]["reserved_slots_mean"])
 
 
 def used(run: Outcome) -> str:
-    kv = run.document["metrics"]["kv"]
-    return f"{kv['used_slots_mean']:,.0f}" if kv else "-"
+    return format_slots(run.document["metrics"]["kv"]["used_slots_mean"])
 
 
 def waste(run: Outcome) -> str:
-    kv = run.document["metrics"]["kv"]
-    return f"{kv['waste']:.1%}" if kv else "-"
+    share = run.document["metrics"]["kv"]["waste"]
+    return "-" if share is None else f"{share:.1%}"
 
 
 def preemptions(run: Outcome) -> str:
@@ -81,6 +81,10 @@ def preemptions(run: Outcome) -> str:
 
 def format_s(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f} s"
+
+
+def format_slots(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"
 
 
 ROWS: dict[str, Callable[[Outcome], str]] = {
@@ -101,9 +105,9 @@ ROWS: dict[str, Callable[[Outcome], str]] = {
 def make_table(title: str, runs: Collection[Outcome], look_at: Collection[str] = ()) -> Table:
     """A column for each run; the rows of look_at stand out."""
     table = Table(title=title, title_justify="left", title_style="bold")
-    table.add_column("")
+    table.add_column("", no_wrap=True)
     for run in runs:
-        table.add_column(run.document["level"], justify="right")
+        table.add_column(run.document["level"].replace("_", " "), justify="right")  # wraps where it is narrow
     for name, measure in ROWS.items():
         mark, style = ("→ ", "bold green") if name in look_at else ("  ", None)
         table.add_row(mark + name, *(measure(run) for run in runs), style=style)

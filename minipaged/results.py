@@ -15,6 +15,7 @@ from typing import Any
 
 from .config import EngineConfig
 from .driver import Record, Run
+from .trace import kv_usage
 
 Document = dict[str, Any]
 
@@ -26,7 +27,7 @@ def make_document(run: Run, level: str) -> Document:
         "level": level,
         **{name: getattr(config, name) for name in ("model", "device", "dtype", "attention_backend")},
         "config": {f.name: config_value(config, f.name, f.metadata["level"], number) for f in fields(EngineConfig)},
-        "requests": [describe(i, record, run.engine.desk.decode) for i, record in enumerate(run.records)],
+        "requests": [describe(i, record) for i, record in enumerate(run.records)],
         "metrics": measure(run),
     }
 
@@ -35,28 +36,30 @@ def config_value(config: EngineConfig, name: str, since: int, level: int) -> Any
     return getattr(config, name) if since <= level else None
 
 
-def describe(index: int, record: Record, decode: Any) -> Document:
-    """One request; one that an interrupt kept from running ends with "abort" and what it has."""
+def describe(index: int, record: Record) -> Document:
+    """One request of a run that is over; times are null when there was no such moment."""
     output, arrival = record.output, record.request.arrival_s
-    completion = output.outputs[0] if output else None
+    assert output is not None, f"request {index} has no output: its run is not over"
+    completion = output.outputs[0]
     return {
         "index": index,
-        "prompt_token_ids": record.request.prompt_token_ids,
-        "token_ids": completion.token_ids if completion else [],
-        "text": completion.text if completion else "",
-        "finish_reason": (completion.finish_reason if completion else None) or "abort",
-        "stop_reason": completion.stop_reason if completion else None,
-        "error": output.error if output else None,
-        "cached_tokens": output.num_cached_tokens if output else 0,
-        "num_preemptions": output.num_preemptions if output else 0,
+        "prompt_token_ids": output.prompt_token_ids,
+        "token_ids": completion.token_ids,
+        "text": completion.text,
+        "finish_reason": completion.finish_reason,
+        "stop_reason": completion.stop_reason,
+        "error": output.error,
+        "cached_tokens": output.num_cached_tokens,
+        "num_preemptions": output.num_preemptions,
         "ttft_s": record.token_times[0] - arrival if record.token_times else None,
-        "latency_s": record.end_s - arrival if output and output.finished else None,
+        "latency_s": None if record.end_s is None else record.end_s - arrival,
     }
 
 
 def measure(run: Run) -> Document:
     num_prompt = sum(len(record.request.prompt_token_ids) for record in run.records)
     num_output = sum(len(record.token_times) for record in run.records)
+    steps = run.engine.trace.steps[run.first_step :]  # the engine may have served others before
     return {
         "wall_s": run.wall_s,
         "model_s": run.model_s,
@@ -66,22 +69,21 @@ def measure(run: Run) -> Document:
         "output_tokens_per_s": num_output / run.wall_s if run.wall_s else None,
         "total_tokens_per_s": (num_prompt + num_output) / run.wall_s if run.wall_s else None,
         **latencies(run.records),
-        "preemptions": sum(len(step.preempted) for step in run.engine.trace.steps),
+        "preemptions": sum(len(step.preempted) for step in steps),
         **dict.fromkeys(("prefix_cache_hit_tokens", "prefix_cache_hit_rate")),
         **dict.fromkeys(("draft_tokens", "accepted_tokens", "acceptance_rate", "accepted_per_position")),
-        "kv": run.engine.trace.kv_usage(),
+        "kv": kv_usage(steps),
     }
 
 
 def latencies(records: Iterable[Record]) -> Document:
     started = [record for record in records if record.token_times]
     several = [record.token_times for record in started if len(record.token_times) > 1]
-    ended = [record for record in started if record.output and record.output.finished]
     return {
         "ttft_s": spread([record.token_times[0] - record.request.arrival_s for record in started]),
         "itl_s": spread([after - before for times in several for before, after in pairwise(times)]),
         "tpot_s": spread([(times[-1] - times[0]) / (len(times) - 1) for times in several]),
-        "e2e_s": spread([record.end_s - record.request.arrival_s for record in ended]),
+        "e2e_s": spread([r.end_s - r.request.arrival_s for r in started if r.end_s is not None]),
     }
 
 

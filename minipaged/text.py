@@ -15,35 +15,46 @@ def encode(tokenizer: Any, text: str) -> list[int]:
     Raises ValueError without a tokenizer, or for text that is no Unicode (a lone surrogate)."""
     if tokenizer is None:
         raise ValueError("this model has no tokenizer: give prompt_token_ids")
-    if not isinstance(text, str):
-        raise TypeError(f"a prompt must be text, not {text!r}")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(f"the prompt is not Unicode text: lone surrogate at character {error.start}") from None
-    return list(tokenizer(text)["input_ids"])
+    check_text("prompt", text)
+    return tokenize(tokenizer, text, add_special_tokens=True)
 
 
 def encode_chat(tokenizer: Any, messages: list[dict[str, Any]]) -> list[int]:
     """Token ids of a conversation and the header of the answer to come.
 
     Raises ValueError without a tokenizer or chat template, and for messages that the template cannot read."""
-    if tokenizer is None or not getattr(tokenizer, "chat_template", None):
+    check_messages("messages", messages)
+    if not getattr(tokenizer, "chat_template", None):
         raise ValueError("this model has no chat template: give prompt or prompt_token_ids")
-    check_messages(messages)
     try:
         text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     except Exception as error:  # a template is a program of the model's: whatever it raises is about these messages
         raise ValueError(f"the chat template refuses these messages: {error}") from error
-    encode(tokenizer, text)  # refuses lone surrogates
-    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+    return tokenize(tokenizer, text, add_special_tokens=False)
 
 
-def check_messages(messages: object) -> None:
-    if not isinstance(messages, list) or not messages:
-        raise ValueError("messages must be a list of at least one message")
+def tokenize(tokenizer: Any, text: str, *, add_special_tokens: bool) -> list[int]:
+    """Without the tokenizer's own warning about length: the front desk says that better."""
+    return list(tokenizer(text, add_special_tokens=add_special_tokens, verbose=False)["input_ids"])
+
+
+def check_text(name: str, text: object) -> None:
+    if not isinstance(text, str):
+        raise TypeError(f"{name} must be text, not {text!r}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{name} is not Unicode text: lone surrogate at character {error.start}") from None
+
+
+def check_messages(name: str, messages: object) -> None:
+    """A list of at least one {"role": text, "content": text}."""
+    if not isinstance(messages, list):
+        raise TypeError(f"{name} must be a list of messages, not {messages!r}")
+    if not messages:
+        raise ValueError(f"{name} must have at least one message")
     for i, message in enumerate(messages):
-        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-            raise ValueError(f'messages[{i}] must be an object with "role" and "content"')
-        if not isinstance(message.get("content"), str):
-            raise ValueError(f"messages[{i}].content must be text")
+        if not isinstance(message, dict) or not {"role", "content"} <= set(message):
+            raise ValueError(f'{name}[{i}] must be an object with "role" and "content"')
+        check_text(f"{name}[{i}].role", message["role"])
+        check_text(f"{name}[{i}].content", message["content"])

@@ -5,9 +5,11 @@
     free blocks  64 ‾‾\\__ 38 ____/‾‾
 
 The Chrome trace-event format (JSON), which ui.perfetto.dev and chrome://tracing open. A step ends where the next one
-begins, for a trace knows only beginnings; the last is drawn as long as the median. Invariant: times are microseconds
-from the start of the run, and nothing is drawn that is not in the trace. (From level 01.)"""
+begins, for a trace knows only beginnings; one that left nothing to do is drawn as long as the median at most, for what
+follows is a pause. Invariant: times are microseconds from the first step, and nothing is drawn that is not in the
+trace. (From level 01.)"""
 
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
@@ -22,14 +24,19 @@ def to_perfetto(document: Json) -> Json:
     steps = document.get("steps") if isinstance(document, dict) else None
     if not isinstance(steps, list):
         raise ValueError('a trace document has a list "steps"')
-    starts = [step["t_s"] for step in steps]
-    gaps = [after - before for before, after in zip(starts, starts[1:], strict=False)]
-    durations = [*gaps, median(gaps) if gaps else NO_DURATION_S]
     tracks = {name: i for i, name in enumerate(dict.fromkeys(i for s in steps for i in s["num_scheduled_tokens"]), 1)}
     events = [name_track(name, track) for name, track in tracks.items()]
-    for step, duration in zip(steps, durations, strict=False):
+    for step, duration in zip(steps, measure(steps), strict=True):
         events += draw_step(step, duration, tracks)
     return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+
+def measure(steps: list[Json]) -> list[float]:
+    """How long each step took, in seconds, as far as the beginnings of all tell."""
+    gaps = [after["t_s"] - before["t_s"] for before, after in pairwise(steps)]
+    ends = [step["num_running"] + step["num_waiting"] == 0 for step in steps]
+    typical = median([gap for gap, end in zip(gaps, ends, strict=False) if not end] or [NO_DURATION_S])
+    return [min(gap, typical) if end else gap for gap, end in zip([*gaps, typical], ends, strict=False)]
 
 
 def name_track(request_id: str, track: int) -> Json:

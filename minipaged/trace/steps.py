@@ -65,7 +65,7 @@ class StepTrace:
         """A step starts here; the first one starts the clock."""
         moment = time.perf_counter()
         self.started_at = moment if self.started_at is None else self.started_at
-        self.now.t_s = moment - self.started_at
+        self.now = StepRecord(len(self.steps), moment - self.started_at)  # an interrupted step leaves nothing behind
 
     def admitted(self, seq: Sequence) -> None:
         self.now.admitted.append(seq.request_id)
@@ -87,19 +87,17 @@ class StepTrace:
         for name, value in occupancy._asdict().items():
             setattr(self.now, name, value)
         self.steps.append(self.now)
-        self.now = StepRecord(len(self.steps))
-
-    def kv_usage(self) -> dict[str, float] | None:
-        """Mean slots reserved and used over the steps that held any, and the mean waste; None if no step did."""
-        steps = [step for step in self.steps if step.reserved_slots]
-        if not steps:
-            return None
-        return {
-            "reserved_slots_mean": fmean(step.reserved_slots for step in steps),
-            "used_slots_mean": fmean(step.used_slots for step in steps),
-            "waste": fmean(1 - step.used_slots / step.reserved_slots for step in steps),
-        }
 
     def document(self) -> dict[str, Any]:
         """The trace as `--trace` writes it."""
         return {"steps": [{k: v for k, v in vars(step).items() if k not in UNPUBLISHED} for step in self.steps]}
+
+
+def kv_usage(steps: Iterable[StepRecord]) -> dict[str, float | None]:
+    """Mean slots reserved and used over the steps that held any, and the mean waste; None where no step did."""
+    holding = [step for step in steps if step.reserved_slots]
+    return {
+        "reserved_slots_mean": fmean(step.reserved_slots for step in holding) if holding else None,
+        "used_slots_mean": fmean(step.used_slots for step in holding) if holding else None,
+        "waste": fmean(1 - step.used_slots / step.reserved_slots for step in holding) if holding else None,
+    }
