@@ -1,0 +1,62 @@
+"""Every peer gives exactly the tokens it was asked for, and greedy engines in float32 give the same ones."""
+
+import pytest
+
+from benchmarks.peers import check_peer, is_slow, make_peer
+from benchmarks.workloads import Request, make_requests
+from tests.tiny import greedy_tokens, tiny_model
+
+PEERS = ("minipaged:1", "minipaged:2", "minipaged:3", "transformers:one", "transformers:static16")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Every third token ends a text here: to ignore that is part of the job."""
+    return tiny_model(tmp_path_factory.mktemp("peers"), vocab_size=256, eos_token_id=list(range(0, 256, 3)))
+
+
+@pytest.fixture(scope="module")
+def endless(tmp_path_factory):
+    """The same weights; nothing ends a text."""
+    return tiny_model(tmp_path_factory.mktemp("endless"), vocab_size=256)
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_all_peers_agree_with_generate_on_each_request_alone(folder, endless, name):
+    requests = make_requests("W2", 256, 0, scale=1 / 24)[:20]
+    rung = []
+    answer = make_peer(name, folder).run(requests, lambda: rung.append(True))
+    longest = max(request.max_tokens for request in requests)
+    alone = greedy_tokens(endless, [request.prompt_token_ids for request in requests], longest)
+    assert answer.token_ids == [tokens[: r.max_tokens] for tokens, r in zip(alone, requests, strict=True)]
+    assert rung == [True]
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_a_single_token_rings_too(folder, name):
+    rung = []
+    answer = make_peer(name, folder).run([Request([101, 102, 103], 1)], lambda: rung.append(True))
+    assert [len(tokens) for tokens in answer.token_ids] == [1]
+    assert rung == [True]
+
+
+def test_only_ours_know_their_time_inside_the_model(folder):
+    request = [Request([101, 102], 2)]
+    assert make_peer("minipaged:3", folder).run(request, lambda: None).model_s > 0
+    assert make_peer("transformers:one", folder).run(request, lambda: None).model_s is None
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_settings_are_on_record(folder, name):
+    settings = make_peer(name, folder).describe()
+    assert settings["config"]["max_model_len"] == 2048 if "config" in settings else settings["batch_size"] in (1, 16)
+
+
+@pytest.mark.parametrize("name", ["minipaged", "minipaged:0", "minipaged:99", "transformers:static0", "other:1", ""])
+def test_an_unknown_engine_is_refused_by_its_name(name):
+    with pytest.raises(ValueError, match=f"engine '{name}' is none of"):
+        check_peer(name)
+
+
+def test_only_one_at_a_time_is_slow():
+    assert [is_slow(name) for name in PEERS] == [False, False, False, True, False]
