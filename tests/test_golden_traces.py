@@ -1,0 +1,112 @@
+"""A policy is a page to read: requests, and the steps they cause, one line each; a changed decision is a changed line.
+
+    tests/traces/NN_name.txt    what it shows; the engine and its requests; the steps
+    a:34                        a ran 34 tokens; whoever finished says why
+
+`python -m tests.test_golden_traces` writes the steps of every file anew: read the difference before you commit it."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from levels import load
+from minipaged.config import EngineConfig
+from minipaged.sampling_params import SamplingParams
+
+from .fake_model import FakeModel
+
+FILES = sorted(Path(__file__).parent.glob("traces/*.txt"))
+HEADING = ["step", "ran", "came in", "gave way", "finished", "waiting", "running", "free"]
+
+
+class Scene(NamedTuple):
+    """A file's three paragraphs."""
+
+    shows: str
+    setting: str
+    steps: str
+
+
+def read(path):
+    return Scene(*path.read_text().split("\n\n"))
+
+
+def parse(line):
+    """ "a  prompt=3 max_tokens=2" -> ("a", {"prompt": 3, "max_tokens": 2})"""
+    name, *fields = line.split()
+    pairs = (field.split("=") for field in fields)
+    return name, {key: int(value) if value.isdecimal() else value for key, value in pairs}
+
+
+def play(scene):
+    """Run the setting; returns the paragraph of its steps."""
+    (_, fields), *requests = map(parse, scene.setting.splitlines())
+    level = fields.pop("level")
+    engine = load(level).Engine(EngineConfig(**fields), FakeModel())
+    lines, rows, now = [], [], 0
+    while now <= max(r.get("arrives", 0) for _, r in requests) or engine.has_unfinished_requests():
+        for name, request in requests:
+            if request.get("arrives", 0) == now and (refusal := add(engine, name, request)):
+                lines.append(f"{name} is refused: {refusal}")
+            if request.get("leaves") == now:
+                engine.abort(name)
+        outputs = engine.step()
+        engine.check_integrity()
+        rows += [describe(step, outputs) for step in engine.trace.steps[len(rows) :]]
+        now += 1
+    return "\n".join(lines + table([HEADING, *rows])) + "\n"
+
+
+def add(engine, name, request):
+    """Returns the reason of a refusal."""
+    prompt = [2 + (ord(name[0]) + i) % 9 for i in range(request["prompt"])]  # nobody's is anybody else's
+    params = SamplingParams(temperature=0, max_tokens=request["max_tokens"], ignore_eos=True)
+    try:
+        engine.add_request(prompt, params, name, priority=request.get("priority", 0))
+    except ValueError as error:
+        return error
+    return None
+
+
+def describe(step, outputs):
+    reasons = {output.request_id: output.outputs[0].finish_reason for output in outputs if output.finished}
+    return [
+        str(step.step),
+        " ".join(f"{name}:{n}" for name, n in step.num_scheduled_tokens.items()) or "-",
+        " ".join(step.admitted) or "-",
+        " ".join(step.preempted) or "-",
+        " ".join(f"{name}:{reasons[name]}" if name in reasons else name for name in step.finished) or "-",
+        str(step.num_waiting),
+        str(step.num_running),
+        f"{step.num_free_blocks} of {step.num_blocks}",
+    ]
+
+
+def table(rows):
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_the_steps_are_those_on_the_page(path):
+    scene = read(path)
+    assert play(scene).splitlines() == scene.steps.splitlines()
+
+
+def test_every_level_has_its_pages_and_every_page_says_what_it_shows():
+    assert {path.stem[:2] for path in FILES} == {"01", "02", "03"}
+    for path in FILES:
+        scene = read(path)
+        assert scene.shows.endswith((".", ".)")), path.name
+        assert int(path.stem[:2]) == parse(scene.setting.splitlines()[0])[1]["level"], path.name
+
+
+def write_all():
+    for path in FILES:
+        scene = Scene(*[*path.read_text().strip().split("\n\n"), ""][:3])
+        path.write_text("\n\n".join(scene._replace(steps=play(scene))))
+
+
+if __name__ == "__main__":
+    write_all()
