@@ -60,25 +60,31 @@ class FrontDesk:
     ) -> Sequence:
         """Check a request and make it a live sequence. Raises as `check` does, and ValueError for an id in use."""
         self.check(prompt_token_ids, params)
-        check_integer("priority", priority, -(2**63), 2**63 - 1)
-        if request_id in self.live:
-            raise ValueError(f"request id {request_id!r} belongs to a request that is still running")
+        self.check_place(request_id, priority)
         arrival = next(self.arrivals)  # a refused call takes no number, so nobody's seed depends on it
         request_id = self.free_id(arrival) if request_id is None else request_id
-        limit = self.config.max_model_len
-        seq = Sequence(
+        seq = self.live[request_id] = Sequence(
             request_id=request_id,
             tokens=[int(token_id) for token_id in prompt_token_ids],
             params=params,
-            max_len=limit if params.max_tokens is None else len(prompt_token_ids) + params.max_tokens,
+            max_len=self.max_len(len(prompt_token_ids), params),
             eos_token_ids=self.eos_token_ids,
             seed=Random(f"{self.config.seed}/{arrival}").getrandbits(63) if params.seed is None else params.seed,
             arrival=arrival,
             priority=priority,
             cache_salt=cache_salt,
         )
-        self.live[request_id] = seq
         return seq
+
+    def check_place(self, request_id: str | None, priority: int) -> None:
+        check_integer("priority", priority, -(2**63), 2**63 - 1)
+        if request_id in self.live:
+            raise ValueError(f"request id {request_id!r} belongs to a request that is still running")
+
+    def max_len(self, num_prompt_tokens: int, params: SamplingParams) -> int:
+        """How long the sequence may become; max_tokens None means up to max_model_len."""
+        limit: int = self.config.max_model_len
+        return limit if params.max_tokens is None else num_prompt_tokens + params.max_tokens
 
     def free_id(self, arrival: int) -> str:
         """The arrival's number, unless somebody chose that very id."""
