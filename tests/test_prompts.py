@@ -19,13 +19,17 @@ def write(tmp_path: Path, data: bytes) -> Path:
     return path
 
 
+def check_lines(path: Path) -> None:
+    for number, wanted in read_lines(path):
+        with located(f"{path}, line {number}"):
+            parse(wanted, DEFAULTS)
+
+
 def refusal(tmp_path: Path, data: bytes) -> str:
     """What reading and checking a file of these bytes says."""
     path = write(tmp_path, data)
     with pytest.raises(ValueError) as error:
-        for number, wanted in read_lines(path):
-            with located(f"{path}, line {number}"):
-                parse(wanted, DEFAULTS)
+        check_lines(path)
     assert "\n" not in str(error.value)
     return str(error.value).replace(f"{path}", "FILE")
 
@@ -151,7 +155,7 @@ def test_an_empty_file_is_refused(tmp_path: Path, data: bytes) -> None:
 def test_a_file_that_cannot_be_read_is_named_once(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(str(tmp_path))}: Is a directory$"):
         read_lines(tmp_path)
-    with pytest.raises(ValueError, match="missing: No such file or directory$"):
+    with pytest.raises(ValueError, match=r"missing: No such file or directory$"):
         read_lines(tmp_path / "missing")
 
 

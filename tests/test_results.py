@@ -1,0 +1,195 @@
+"""The result document has every key at every level, and its numbers add up."""
+
+import json
+import math
+from dataclasses import fields
+from statistics import fmean
+from typing import Any
+
+import pytest
+
+from levels import NAMES, load
+from minipaged.config import EngineConfig
+from minipaged.driver import Request, Run
+from minipaged.results import make_document, spread
+from minipaged.sampling_params import SamplingParams
+
+from .fake_model import FakeModel
+
+LEVELS = (1, 2, 3)
+KEYS = {"level", "model", "device", "dtype", "attention_backend", "config", "requests", "metrics"}
+REQUEST_KEYS = (
+    "index prompt_token_ids token_ids text finish_reason stop_reason error cached_tokens num_preemptions ttft_s "
+    "latency_s"
+)
+METRIC_KEYS = (
+    "wall_s model_s steps prompt_tokens output_tokens output_tokens_per_s total_tokens_per_s ttft_s itl_s tpot_s e2e_s "
+    "preemptions prefix_cache_hit_tokens prefix_cache_hit_rate draft_tokens accepted_tokens acceptance_rate "
+    "accepted_per_position kv"
+)
+NOT_YET = ["prefix_cache_hit_tokens", "prefix_cache_hit_rate", "draft_tokens", "accepted_tokens", "acceptance_rate"]
+SHAPE = [(5, 9), (3, 2), (9, 12), (4, 1), (7, 6)]  # prompt and output lengths; a pool of 8 blocks makes some give way
+
+
+def ask(n: int, m: int, **options: Any) -> Request:
+    params = SamplingParams(temperature=0, max_tokens=m, ignore_eos=True)
+    return Request([2 + i % 9 for i in range(n)], params, **options)
+
+
+def run(level: int, requests: list[Request] | None = None, *, unlucky: tuple[int, ...] = (), **config: Any) -> Run:
+    config = {"block_size": 4, "num_blocks": 8, "max_model_len": 24, "max_num_seqs": 4, **config}
+    engine = load(level).Engine(EngineConfig(**config), FakeModel(unlucky=frozenset(unlucky)))
+    return Run(engine, [ask(*lengths) for lengths in SHAPE] if requests is None else requests, numbered=True)
+
+
+def document(level: int, *args: Any, **config: Any) -> dict[str, Any]:
+    """As a reader gets it: through JSON, which refuses what is not finite."""
+    made = make_document(run(level, *args, **config).go(), NAMES[level - 1])
+    text = json.dumps(made, allow_nan=False)
+    assert json.loads(text) == made
+    read: dict[str, Any] = json.loads(text)
+    return read
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_every_key_is_there_at_every_level(level: int) -> None:
+    made = document(level)
+    assert set(made) == KEYS
+    assert made["level"] == NAMES[level - 1]
+    assert set(made["config"]) == {f.name for f in fields(EngineConfig)}
+    assert all(set(request) == set(REQUEST_KEYS.split()) for request in made["requests"])
+    assert set(made["metrics"]) == set(METRIC_KEYS.split())
+    for name in ("ttft_s", "itl_s", "tpot_s", "e2e_s"):
+        assert set(made["metrics"][name]) == {"mean", "p50", "p99"}
+    assert set(made["metrics"]["kv"]) == {"reserved_slots_mean", "used_slots_mean", "waste"}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_what_a_level_does_not_have_is_null(level: int) -> None:
+    made = document(level)
+    absent = {f.name for f in fields(EngineConfig) if f.metadata["level"] > level}
+    assert {name for name, value in made["config"].items() if value is None} == absent
+    assert [made["metrics"][name] for name in NOT_YET] == [None] * len(NOT_YET)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_token_counts_and_times_add_up(level: int) -> None:
+    made = document(level)
+    requests, metrics = made["requests"], made["metrics"]
+    assert [request["index"] for request in requests] == list(range(len(SHAPE)))
+    assert [(len(r["prompt_token_ids"]), len(r["token_ids"])) for r in requests] == SHAPE
+    assert metrics["prompt_tokens"] == sum(n for n, _ in SHAPE)
+    assert metrics["output_tokens"] == sum(m for _, m in SHAPE)
+    assert metrics["wall_s"] >= metrics["model_s"] >= 0
+    assert metrics["output_tokens_per_s"] == pytest.approx(metrics["output_tokens"] / metrics["wall_s"])
+    total = metrics["prompt_tokens"] + metrics["output_tokens"]
+    assert metrics["total_tokens_per_s"] == pytest.approx(total / metrics["wall_s"])
+    assert all(0 < r["ttft_s"] <= r["latency_s"] <= metrics["wall_s"] for r in requests)
+    assert metrics["ttft_s"]["mean"] == pytest.approx(fmean(r["ttft_s"] for r in requests))
+    assert metrics["e2e_s"]["mean"] == pytest.approx(fmean(r["latency_s"] for r in requests))
+
+
+def test_preemptions_are_counted_in_the_run_and_for_each_request() -> None:
+    made = document(3)
+    assert made["metrics"]["preemptions"] == sum(r["num_preemptions"] for r in made["requests"]) > 0
+    assert document(1, num_blocks=64)["metrics"]["preemptions"] == 0
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_kv_waste_is_what_a_recount_of_every_step_says(level: int) -> None:
+    counted = []
+
+    def recount(asked: Run, outputs: Any) -> None:
+        """During the step, from the trace alone: who held memory, and how much of it they had filled."""
+        step = asked.engine.trace.steps[-1]
+        held, filled = holders.count(step)
+        counted.append((held, filled))
+        assert (held, filled) == (step.reserved_slots, step.used_slots)
+
+    asked = run(level, num_blocks=18)
+    holders = Recount(level, asked.engine.config)
+    made = make_document(asked.go(recount), NAMES[level - 1])["metrics"]["kv"]
+    assert made["reserved_slots_mean"] == pytest.approx(fmean(held for held, _ in counted))
+    assert made["used_slots_mean"] == pytest.approx(fmean(filled for _, filled in counted))
+    assert made["waste"] == pytest.approx(fmean(1 - filled / held for held, filled in counted))
+
+
+class Recount:
+    """Who holds how many slots, replayed from the published trace: admitted, preempted, ran so much, finished."""
+
+    def __init__(self, level: int, config: EngineConfig):
+        self.unit = config.max_model_len if level == 1 else config.block_size
+        self.computed: dict[str, int] = {}
+
+    def count(self, step: Any) -> tuple[int, int]:
+        for name in step.preempted:
+            self.computed.pop(name, None)
+        self.computed |= dict.fromkeys(step.admitted, 0)
+        for name, num_tokens in step.num_scheduled_tokens.items():
+            self.computed[name] += num_tokens
+        slots = sum(-(-num_tokens // self.unit) * self.unit for num_tokens in self.computed.values())
+        filled = sum(self.computed.values())
+        for name in step.finished:
+            del self.computed[name]
+        return slots, filled
+
+
+def test_a_failed_request_keeps_its_place_and_says_why() -> None:
+    failing = Request([2, 15], SamplingParams(max_tokens=5))
+    made = document(3, [ask(3, 1), failing, ask(3, 1)], unlucky=(15,))
+    assert [request["finish_reason"] for request in made["requests"]] == ["length", "error", "length"]
+    request = made["requests"][1]
+    assert "NaN" in request["error"]
+    assert (request["token_ids"], request["text"], request["ttft_s"]) == ([], "", None)
+
+
+def test_an_interrupted_run_has_a_document_with_what_there_is() -> None:
+    def on_step(asked: Run, outputs: Any) -> None:
+        if asked.num_steps == 2:
+            raise KeyboardInterrupt
+
+    asked = run(3, [ask(3, 2), ask(3, 9), ask(3, 2, arrival_s=1e9)]).go(on_step)
+    made = json.loads(json.dumps(make_document(asked, NAMES[2]), allow_nan=False))
+    assert [request["finish_reason"] for request in made["requests"]] == ["length", "abort", "abort"]
+    assert [len(request["token_ids"]) for request in made["requests"]] == [2, 2, 0]
+    assert [request["latency_s"] is None for request in made["requests"]] == [False, True, True]
+    assert [request["ttft_s"] is None for request in made["requests"]] == [False, False, True]
+    assert made["requests"][1]["text"] == asked.engine.desk.decode(made["requests"][1]["token_ids"])
+
+
+def test_a_run_of_nobody_has_nulls_and_no_division_by_zero() -> None:
+    metrics = document(3, [])["metrics"]
+    nothing = {"mean": None, "p50": None, "p99": None}
+    assert [metrics[name] for name in ("ttft_s", "itl_s", "tpot_s", "e2e_s")] == [nothing] * 4
+    assert metrics["kv"] == {"reserved_slots_mean": None, "used_slots_mean": None, "waste": None}
+    assert (metrics["steps"], metrics["prompt_tokens"], metrics["output_tokens"]) == (0, 0, 0)
+
+
+def test_times_are_what_the_clock_says_from_each_arrival() -> None:
+    asked = run(3, [ask(3, 3), ask(3, 1, arrival_s=2.0)])
+    clock = [(0, [1.0, 1.5, 3.0], 3.0), (1, [2.5], 2.75)]
+    done = run(3, [ask(3, 3), ask(3, 1)]).go()
+    for i, times, end in clock:
+        asked.records[i].output = done.records[i].output
+        asked.records[i].token_times, asked.records[i].end_s = times, end
+    made = make_document(asked, NAMES[2])
+    assert [request["ttft_s"] for request in made["requests"]] == [1.0, 0.5]
+    assert [request["latency_s"] for request in made["requests"]] == [3.0, 0.75]
+    assert made["metrics"]["itl_s"] == {"mean": 1.0, "p50": 0.5, "p99": 1.5}
+    assert made["metrics"]["tpot_s"] == {"mean": 1.0, "p50": 1.0, "p99": 1.0}
+
+
+def test_a_second_run_on_the_same_engine_counts_its_own_steps() -> None:
+    first = run(3).go()
+    alone = make_document(run(3, [ask(4, 1)]).go(), NAMES[2])["metrics"]
+    second = make_document(Run(first.engine, [ask(4, 1)], numbered=True).go(), NAMES[2])["metrics"]
+    assert (second["preemptions"], second["kv"], second["steps"]) == (0, alone["kv"], 1)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [([], (None, None, None)), ([3.0], (3, 3, 3)), ([4.0, 1.0], (2.5, 1, 4)), (list(range(1, 201)), (100.5, 100, 198))],
+)
+def test_spread_is_mean_median_and_nearest_rank(values: list[float], expected: tuple[Any, ...]) -> None:
+    assert tuple(spread(values).values()) == expected
+    assert all(value is None or math.isfinite(value) for value in spread(values).values())
