@@ -1,4 +1,4 @@
-"""How the CPU kernels are compiled: once per machine, kept on disk, with the freedoms that let loops use wide registers.
+"""CPU kernels are compiled once per machine and kept on disk, with the freedoms that let loops use wide registers.
 
 reassoc   a sum may be added up in any order, so eight partial sums fit one register
 contract  a * b + c may be one instruction

@@ -44,13 +44,13 @@ def paged_attention_spec(
     q: Tensor, keys: Tensor, values: Tensor, tables: Tensor, query_start_loc: Tensor, seq_lens: Tensor, window: int
 ) -> Tensor:
     """q [T, H, D], keys and values [B, K, P, D], tables [S, longest] -> [T, H, D]"""
-    out = torch.zeros_like(q)
+    (_, H, D), (_, K, P, _), out = q.shape, keys.shape, torch.zeros_like(q)
     for s, (start, end) in enumerate(pairwise(query_start_loc.tolist())):
-        n, blocks = int(seq_lens[s]), tables[s, : -(-int(seq_lens[s]) // keys.shape[2])]
+        n, blocks = int(seq_lens[s]), tables[s, : -(-int(seq_lens[s]) // P)]
         k = keys[blocks].transpose(1, 2).flatten(0, 1)[:n].float()  # [n, K, D]
         v = values[blocks].transpose(1, 2).flatten(0, 1)[:n].float()  # [n, K, D]
-        queries = q[start:end].unflatten(1, (k.shape[1], -1)).float()  # [m, K, G, D]
-        scores = torch.einsum("mkgd,nkd->kgmn", queries, k) * q.shape[-1] ** -0.5
+        queries = q[start:end].float().reshape(end - start, K, H // K, D)  # [m, K, G, D]
+        scores = torch.einsum("mkgd,nkd->kgmn", queries, k) * D**-0.5
         distance = torch.arange(n - (end - start), n, device=q.device)[:, None] - torch.arange(n, device=q.device)
         weights = scores.masked_fill((distance < 0) | (distance >= window), -math.inf).softmax(-1)
         out[start:end] = torch.einsum("kgmn,nkd->mkgd", weights, v).flatten(1, 2).to(q.dtype)
@@ -61,14 +61,26 @@ def paged_attention_cpu(
     q: Tensor, keys: Tensor, values: Tensor, tables: Tensor, query_start_loc: Tensor, seq_lens: Tensor, window: int
 ) -> Tensor:
     """The same, on float32 tensors of a CPU, as fast as its cores allow."""
-    (T, H, D), (B, K, P, _), S = q.shape, keys.shape, len(seq_lens)
-    assert keys.shape == values.shape == (B, K, P, D) and H % K == 0, f"q {q.shape}, keys {keys.shape}"
-    assert query_start_loc.shape == (S + 1,) and tables.shape[0] == S, f"{S} lengths, tables {tables.shape}"
-    for tensor, dtype in ((q, torch.float32), (keys, torch.float32), (values, torch.float32), (tables, torch.int32)):
-        assert tensor.dtype == dtype and tensor.is_contiguous(), f"{tensor.dtype}, strides {tensor.stride()}"
+    num_heads, (num_kv_heads, _, head_dim) = q.shape[1], keys.shape[1:]
+    assert keys.shape == values.shape, f"keys {keys.shape}, values {values.shape}"
+    assert (q.shape[2], num_heads % num_kv_heads) == (head_dim, 0), f"q {q.shape}, keys {keys.shape}"
+    lengths = (len(query_start_loc) - 1, len(seq_lens), len(tables))
+    assert len(set(lengths)) == 1, f"{lengths} query chunks, lengths and block tables"
+    for tensor in (q, keys, values):
+        assert tensor.dtype == torch.float32, f"{tensor.dtype} is not float32"
+        assert tensor.is_contiguous(), f"strides {tensor.stride()} of {tensor.shape}"
     out = torch.zeros_like(q)
-    arrays = [tensor.numpy() for tensor in (q, keys, values, tables, query_start_loc, seq_lens, out)]
-    attend_all(*arrays, window, torch.get_num_threads())
+    attend_all(
+        q.numpy(),
+        keys.numpy(),
+        values.numpy(),
+        tables.numpy(),
+        query_start_loc.numpy(),
+        seq_lens.numpy(),
+        out.numpy(),
+        window,
+        torch.get_num_threads(),
+    )
     return out
 
 
@@ -85,81 +97,103 @@ def attend_all(
     num_workers: int,
 ) -> None:
     """Every worker takes its share of the pieces of work; no two write the same rows of out."""
-    group_size = q.shape[1] // keys.shape[1]
-    tile_len = max(1, NUM_ROWS // group_size)
-    work, owner = list_work(query_start_loc, seq_lens, keys.shape[1], tile_len, window, num_workers)
     for worker in prange(num_workers):
-        for i in range(len(work)):
-            if owner[i] == worker:
-                s, head, start = work[i]
-                end = min(start + tile_len, query_start_loc[s + 1])
-                position = seq_lens[s] - query_start_loc[s + 1] + start
-                heads = slice(head * group_size, (head + 1) * group_size)
-                attend_piece(
-                    q[start:end, heads], keys[:, head], values[:, head], tables[s], position, window, out[start:end, heads]
-                )
+        attend_share(q, keys, values, tables, query_start_loc, seq_lens, out, window, worker, num_workers)
 
 
 @compiled()
-def list_work(
-    query_start_loc: Ints, seq_lens: Ints, num_kv_heads: int, tile_len: int, window: int, num_workers: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Pieces (sequence, kv head, first token), and who does which: neighbours together, the same number of keys each."""
-    num_tiles = (np.diff(query_start_loc) + tile_len - 1) // tile_len
-    work = np.empty((np.sum(num_tiles) * num_kv_heads, 3), np.int64)
-    cost = np.empty(len(work), np.int64)
-    i = 0
+def attend_share(
+    q: Floats,
+    keys: Floats,
+    values: Floats,
+    tables: Ints,
+    query_start_loc: Ints,
+    seq_lens: Ints,
+    out: Floats,
+    window: int,
+    worker: int,
+    num_workers: int,
+) -> None:
+    """All pieces in order; a worker takes those whose middle, counted in cost, lies in its part of the whole."""
+    group_size, num_kv_heads = q.shape[1] // keys.shape[1], keys.shape[1]
+    tile_len = max(1, NUM_ROWS // group_size)
+    whole = cost_of_all(query_start_loc, seq_lens, num_kv_heads, tile_len, window)
+    done = 0
     for s in range(len(seq_lens)):
         for head in range(num_kv_heads):
             for start in range(query_start_loc[s], query_start_loc[s + 1], tile_len):
-                num_queries = min(tile_len, query_start_loc[s + 1] - start)
+                end = min(start + tile_len, query_start_loc[s + 1])
                 position = seq_lens[s] - query_start_loc[s + 1] + start
-                work[i, 0], work[i, 1], work[i, 2] = s, head, start
-                cost[i] = num_queries * (min(position, window) + num_queries + NUM_KEYS)
-                i += 1
-    ends = np.cumsum(cost)
-    return work, (ends - cost // 2) * num_workers // max(1, np.sum(cost))
+                cost = cost_of(end - start, position, window)
+                if (done + cost // 2) * num_workers // whole == worker:
+                    attend_piece(q, keys, values, tables[s], start, end, head, position, window, out)
+                done += cost
+
+
+@compiled()
+def cost_of_all(query_start_loc: Ints, seq_lens: Ints, num_kv_heads: int, tile_len: int, window: int) -> int:
+    whole = 0
+    for s in range(len(seq_lens)):
+        for start in range(query_start_loc[s], query_start_loc[s + 1], tile_len):
+            num_queries = min(tile_len, query_start_loc[s + 1] - start)
+            whole += num_kv_heads * cost_of(num_queries, seq_lens[s] - query_start_loc[s + 1] + start, window)
+    return whole
+
+
+@compiled()
+def cost_of(num_queries: int, position: int, window: int) -> int:
+    """Scores to compute, and a tile's worth for being there at all."""
+    return num_queries * (min(position, window) + num_queries + NUM_KEYS)
 
 
 @compiled()
 def attend_piece(
-    q: Floats, keys: Floats, values: Floats, table: Ints, position: int, window: int, out: Floats
+    q: Floats,
+    keys: Floats,
+    values: Floats,
+    table: Ints,
+    start: int,
+    end: int,
+    head: int,
+    position: int,
+    window: int,
+    out: Floats,
 ) -> None:
-    """q, out [queries, G, D] of one kv head and keys, values [B, P, D] of it; position is that of the first query."""
-    num_queries, group_size, D = q.shape
-    rows = np.empty((num_queries * group_size, D), np.float32)
-    load_rows(q, rows)
-    acc = np.zeros_like(rows)
-    top, total = np.full(len(rows), MINUS_INF, np.float32), np.zeros(len(rows), np.float32)
-    scores, tile = np.empty((len(rows), NUM_KEYS), np.float32), np.empty((NUM_KEYS, D), np.float32)
-    first, last = max(0, position - window + 1), position + num_queries
-    for j in range(first, last, NUM_KEYS):
+    """Tokens start .. end, the first of which has this position, and the group of query heads of one kv head."""
+    group_size, D = q.shape[1] // keys.shape[1], q.shape[2]
+    num_rows = (end - start) * group_size
+    rows, acc = np.empty((num_rows, D), np.float32), np.zeros((num_rows, D), np.float32)
+    top, total = np.full(num_rows, MINUS_INF, np.float32), np.zeros(num_rows, np.float32)
+    scores, tile = np.empty((num_rows, NUM_KEYS), np.float32), np.empty((NUM_KEYS, D), np.float32)
+    load_rows(q, start, head, group_size, rows)
+    last = position + end - start
+    for j in range(max(0, position - window + 1), last, NUM_KEYS):
         n = min(NUM_KEYS, last - j)
-        gather(keys, table, j, n, tile)
+        gather(keys, table, head, j, n, tile)
         score(rows, tile, n, scores)
-        for r in range(len(rows)):
+        for r in range(num_rows):
             p = position + r // group_size - j
             top[r], total[r] = weigh(scores[r], max(0, p - window + 1), min(n, p + 1), top[r], total[r], acc[r])
-        gather(values, table, j, n, tile)
+        gather(values, table, head, j, n, tile)
         add_values(scores, tile, n, acc)
-    store_rows(acc, total, out)
+    store_rows(acc, total, start, head, group_size, out)
 
 
 @compiled()
-def load_rows(q: Floats, rows: Floats) -> None:
-    """q [queries, G, D] into rows [R, D], scaled."""
+def load_rows(q: Floats, start: int, head: int, group_size: int, rows: Floats) -> None:
+    """q [T, H, D] from token start on into rows [R, D], scaled."""
     scale = np.float32(q.shape[2] ** -0.5)
     for r in range(len(rows)):
         for d in range(rows.shape[1]):
-            rows[r, d] = q[r // q.shape[1], r % q.shape[1], d] * scale
+            rows[r, d] = q[start + r // group_size, head * group_size + r % group_size, d] * scale
 
 
 @compiled()
-def gather(cache: Floats, table: Ints, first: int, n: int, tile: Floats) -> None:
-    """Positions first .. first + n of cache [B, P, D] into tile [N, D]; zeros up to a multiple of four."""
-    block_size = cache.shape[1]
+def gather(cache: Floats, table: Ints, head: int, first: int, n: int, tile: Floats) -> None:
+    """Positions first .. first + n of cache [B, K, P, D] into tile [N, D]; zeros up to a multiple of four."""
+    block_size = cache.shape[2]
     for j in range(n):
-        row = cache[table[(first + j) // block_size], (first + j) % block_size]
+        row = cache[table[(first + j) // block_size], head, (first + j) % block_size]
         for d in range(tile.shape[1]):
             tile[j, d] = row[d]
     tile[n : (n + 3) // 4 * 4] = ZERO
@@ -225,9 +259,9 @@ def exp_minus(x: Floats, top: np.float32) -> None:
 
 
 @compiled()
-def store_rows(acc: Floats, total: Floats, out: Floats) -> None:
-    """acc [R, D] over total [R] into out [queries, G, D]; a row without keys is zero already."""
+def store_rows(acc: Floats, total: Floats, start: int, head: int, group_size: int, out: Floats) -> None:
+    """acc [R, D] over total [R] into out [T, H, D]; a row without keys is zero already."""
     for r in range(len(acc)):
         if total[r] != ZERO:
             for d in range(acc.shape[1]):
-                out[r // out.shape[1], r % out.shape[1], d] = acc[r, d] / total[r]
+                out[start + r // group_size, head * group_size + r % group_size, d] = acc[r, d] / total[r]

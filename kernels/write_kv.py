@@ -26,10 +26,10 @@ def write_kv_spec(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, slot_mappi
 
 def write_kv_cpu(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, slot_mapping: Tensor) -> None:
     """The same, on float32 tensors of a CPU."""
-    B, K, P, D = keys.shape
-    assert k.shape == v.shape == (len(slot_mapping), K, D) and values.shape == keys.shape, f"k {k.shape}, keys {keys.shape}"
-    for tensor in (k, v, keys, values):
-        assert tensor.dtype == torch.float32, f"{tensor.dtype}"
+    _, num_kv_heads, _, head_dim = keys.shape
+    assert keys.shape == values.shape, f"keys {keys.shape}, values {values.shape}"
+    assert k.shape == v.shape == (len(slot_mapping), num_kv_heads, head_dim), f"k {k.shape}, keys {keys.shape}"
+    assert k.dtype == v.dtype == keys.dtype == values.dtype == torch.float32, f"{k.dtype}, {keys.dtype}"
     for new, cache in ((k, keys), (v, values)):
         write_rows(new.numpy(), cache.numpy(), slot_mapping.numpy())
 

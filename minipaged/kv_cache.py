@@ -12,6 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from .models.config import ModelConfig
+
 
 class LayerCache(NamedTuple):
     keys: Tensor  # [B, K, P, D]
@@ -21,17 +23,8 @@ class LayerCache(NamedTuple):
 class KVCache:
     """Keys and values of all layers; `layers[i]` is layer i's view of them."""
 
-    def __init__(
-        self,
-        num_blocks: int,
-        block_size: int,
-        num_layers: int,
-        num_kv_heads: int,
-        head_dim: int,
-        dtype: torch.dtype,
-        device: torch.device,
-    ):
+    def __init__(self, num_blocks: int, block_size: int, model: ModelConfig, dtype: torch.dtype, device: torch.device):
         self.num_blocks, self.block_size = num_blocks, block_size
-        shape = (num_layers, 2, num_blocks, num_kv_heads, block_size, head_dim)
+        shape = (model.num_layers, 2, num_blocks, model.num_kv_heads, block_size, model.head_dim)
         self.data = torch.empty(shape, dtype=dtype, device=device)  # [L, 2, B, K, P, D]
         self.layers = [LayerCache(keys, values) for keys, values in self.data]

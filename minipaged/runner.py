@@ -1,17 +1,20 @@
 """Integers in, logits out: the runner owns the weights, the device and the tokenizer, and knows no sequence.
 
     model = load_model(config)                  config.model: a folder, or a name that hub.py turns into one
-    kv_cache = model.new_kv_cache(...)
+    kv_cache = model.new_kv_cache(num_blocks, block_size)
     logits = model(batch, kv_cache)             [R, V], float32, of the sampled rows
 
 Loading is where "auto" and None become facts: device, dtype, attention backend, the longest sequence, the number of
-blocks. Whoever asks `model.config` afterwards reads numbers. (From level 01.)"""
+blocks. Whoever asks `model.config` afterwards reads numbers. One step is run before the first request, so that no
+request waits for a compiler. (From level 01.)"""
 
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -25,27 +28,32 @@ from .models.config import ModelConfig, read_json, read_model_config, read_token
 from .models.decoder import Decoder
 from .models.hub import resolve_model
 from .models.weights import fill_with_noise, load_weights
+from .progress import say
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 CPU_KV_BYTES = 2 << 30  # of a CPU's memory, unless num_blocks says more: 46,000 tokens of the default model
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 
 
 class ModelRunner:
-    def __init__(self, config: EngineConfig, model: Decoder, tokenizer: Any, eos_token_ids: frozenset[int]):
+    def __init__(self, config: EngineConfig, model: Decoder):
         self.config, self.model, self.model_config = config, model, model.config
-        self.vocab_size, self.eos_token_ids, self.tokenizer = model.config.vocab_size, eos_token_ids, tokenizer
-        self.device = torch.device(config.device)
+        self.vocab_size = model.config.vocab_size
+        self.eos_token_ids: frozenset[int] = frozenset()
+        self.tokenizer: PreTrainedTokenizerBase | None = None
+        self.device, self.dtype = torch.device(config.device), getattr(torch, config.dtype)
         self.forward_s = 0.0  # spent in the model so far
 
     def new_kv_cache(self, num_blocks: int, block_size: int) -> KVCache:
-        model, dtype = self.model_config, getattr(torch, self.config.dtype)
-        return KVCache(num_blocks, block_size, model.num_layers, model.num_kv_heads, model.head_dim, dtype, self.device)
+        return KVCache(num_blocks, block_size, self.model_config, self.dtype, self.device)
 
     def resolve(self, config: EngineConfig) -> EngineConfig:
         """config with this model's facts in the place of "auto" and None: one model can serve several engines."""
         facts = {name: getattr(self.config, name) for name in ("device", "dtype", "load_format", "attention_backend")}
         config = replace(config, **facts, max_model_len=choose_max_model_len(config, self.model_config))
-        return replace(config, num_blocks=config.num_blocks or choose_num_blocks(config, self.model_config))
+        return replace(config, num_blocks=config.num_blocks or choose_num_blocks(self, config))
 
     @torch.inference_mode()
     def __call__(self, batch: Batch, kv_cache: KVCache) -> Tensor:
@@ -68,13 +76,32 @@ class ModelRunner:
         """As text, without special tokens; "" if the model came without a tokenizer."""
         return "" if self.tokenizer is None else str(self.tokenizer.decode(token_ids, skip_special_tokens=True))
 
+    def run_one(self, num_tokens: int) -> None:
+        """A step of one made-up sequence in memory of its own; it does not count as time in the model."""
+        one, spent = list(range(num_tokens)), self.forward_s
+        batch = Batch([0] * num_tokens, one, one, [0, num_tokens], [num_tokens], [[0]], one[-1:], [0, 1], [])
+        self(batch, self.new_kv_cache(num_blocks=1, block_size=num_tokens))
+        self.forward_s = spent
+
 
 def load_model(config: EngineConfig) -> ModelRunner:
     """Raises ValueError, naming the flag or file at fault, for what cannot be loaded or does not fit."""
     folder = resolve_model(config.model)
-    config, model_config = choose_device(config), read_model_config(folder)
+    model_config = read_model_config(folder)
+    config = choose_device(config)
+    choose_max_model_len(config, model_config)  # what cannot work is refused before the weights are read
+    with ThreadPoolExecutor(1) as pool:
+        tokenizer = pool.submit(load_tokenizer, folder)  # mostly imports: they hide behind the weights
+        runner = ModelRunner(config, load_decoder(config, model_config, folder))
+        warm_up(runner)
+        runner.config = runner.resolve(config)
+        runner.tokenizer = tokenizer.result()
+    runner.eos_token_ids = find_eos_token_ids(runner, folder)
+    return runner
+
+
+def load_decoder(config: EngineConfig, model_config: ModelConfig, folder: Path) -> Decoder:
     device, dtype = torch.device(config.device), getattr(torch, config.dtype)
-    config = replace(config, max_model_len=choose_max_model_len(config, model_config))
     model = Decoder(model_config, partial(choose_attend, dtype, device), dtype, device)
     with torch.inference_mode():
         if config.load_format == "dummy":
@@ -82,9 +109,18 @@ def load_model(config: EngineConfig) -> ModelRunner:
         else:
             load_weights(model, folder)
         model.pack()
-    config = replace(config, num_blocks=config.num_blocks or choose_num_blocks(config, model_config))
-    tokenizer = load_tokenizer(folder)
-    return ModelRunner(config, model, tokenizer, find_eos_token_ids(folder, model_config, tokenizer))
+    return model
+
+
+def warm_up(runner: ModelRunner) -> None:
+    """Compile what is compiled at its first use, and say so if that takes its time."""
+    start = time.monotonic()
+    notice = threading.Timer(2.0, say, ["preparing the kernels (they are compiled once per machine) ..."])
+    notice.start()
+    runner.run_one(num_tokens=1)
+    notice.cancel()
+    if (seconds := time.monotonic() - start) > 2:
+        say(f"preparing the kernels: done in {seconds:.0f} s")
 
 
 def choose_device(config: EngineConfig) -> EngineConfig:
@@ -107,37 +143,47 @@ def choose_max_model_len(config: EngineConfig, model: ModelConfig) -> int:
     return config.max_model_len or longest
 
 
-def choose_num_blocks(config: EngineConfig, model: ModelConfig) -> int:
-    """All max_num_seqs at full length if the memory allows; on a CPU one at full length in any case."""
-    itemsize = getattr(torch, config.dtype).itemsize
-    slot_bytes = 2 * model.num_layers * model.num_kv_heads * model.head_dim * itemsize
+def choose_num_blocks(runner: ModelRunner, config: EngineConfig) -> int:
+    """All max_num_seqs at full length if the memory allows, and on a CPU one at full length in any case."""
     one = -(-config.max_model_len // config.block_size)
+    block_bytes = runner.new_kv_cache(1, config.block_size).data.nbytes
     if config.device == "cpu":
-        affordable = max(one, CPU_KV_BYTES // (slot_bytes * config.block_size))
-        return min(affordable, config.max_num_seqs * one)
-    free, total = torch.cuda.mem_get_info()
-    budget = int(total * config.gpu_memory_utilization) - (total - free)
-    affordable = budget // (slot_bytes * config.block_size)
+        affordable = max(one, CPU_KV_BYTES // block_bytes)
+    else:
+        affordable = max(0, free_cuda_bytes(runner, config) // block_bytes)
     if affordable < one:
-        raise ValueError(
-            f"gpu_memory_utilization {config.gpu_memory_utilization} leaves room for {max(affordable, 0)} blocks; "
-            f"max_model_len {config.max_model_len} needs {one}"
-        )
-    return min(affordable, config.max_num_seqs * one)
+        share = f"gpu_memory_utilization {config.gpu_memory_utilization} leaves room for {affordable} blocks"
+        raise ValueError(f"{share}; one request of max_model_len {config.max_model_len} needs {one}")
+    return int(min(affordable, config.max_num_seqs * one))
 
 
-def load_tokenizer(folder: Path) -> Any:
+def free_cuda_bytes(runner: ModelRunner, config: EngineConfig) -> int:
+    """What gpu_memory_utilization leaves for the KV cache once the weights and the largest step have theirs."""
+    torch.cuda.reset_peak_memory_stats(runner.device)
+    runner.run_one(config.max_num_batched_tokens)
+    peak = torch.cuda.max_memory_allocated(runner.device)
+    free, total = torch.cuda.mem_get_info(runner.device)
+    others = total - free - torch.cuda.memory_reserved(runner.device)
+    return int(total * config.gpu_memory_utilization) - peak - others
+
+
+def load_tokenizer(folder: Path) -> "PreTrainedTokenizerBase | None":
     """None if the folder has none."""
     if not any((folder / name).exists() for name in TOKENIZER_FILES):
         return None
-    from transformers import AutoTokenizer  # late: it takes a second, and tiny models need none
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast  # late: a second that tiny models save
 
-    return AutoTokenizer.from_pretrained(folder)
+    path = folder / "tokenizer_config.json"
+    described = read_json(path).get("tokenizer_class") if path.exists() else None
+    # what AutoTokenizer would find too, 1 s later
+    known = PreTrainedTokenizerFast if described == "PreTrainedTokenizerFast" else AutoTokenizer
+    tokenizer: PreTrainedTokenizerBase = known.from_pretrained(folder)
+    return tokenizer
 
 
-def find_eos_token_ids(folder: Path, model: ModelConfig, tokenizer: Any) -> frozenset[int]:
+def find_eos_token_ids(runner: ModelRunner, folder: Path) -> frozenset[int]:
     """What ends a text, by any of the three that may know: generation_config, config, tokenizer."""
     path = folder / "generation_config.json"
     generation = read_token_ids(read_json(path), "eos_token_id") if path.exists() else frozenset()
-    own = frozenset() if tokenizer is None or tokenizer.eos_token_id is None else {tokenizer.eos_token_id}
-    return generation | model.eos_token_ids | own
+    own = None if runner.tokenizer is None else runner.tokenizer.eos_token_id
+    return generation | runner.model_config.eos_token_ids | (frozenset() if own is None else {own})

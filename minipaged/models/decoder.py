@@ -45,14 +45,14 @@ class Attention:
         q, kv, hidden = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim, config.hidden_size
         self.qkv_proj = Linear(q + 2 * kv, hidden, bias=config.qkv_bias, dtype=dtype, device=device)
         self.o_proj = Linear(hidden, q, bias=config.o_bias, dtype=dtype, device=device)
-        norms = [RMSNorm(config.head_dim, config.rms_norm_eps, dtype, device) for _ in range(2 * config.qk_norm)]
-        self.q_norm, self.k_norm = norms or (None, None)
+        self.q_norm = RMSNorm(config.head_dim, config.rms_norm_eps, dtype, device) if config.qk_norm else None
+        self.k_norm = RMSNorm(config.head_dim, config.rms_norm_eps, dtype, device) if config.qk_norm else None
         self.attend = attend
 
     def __call__(self, x: Tensor, angles: Angles, cache: LayerCache, batch: InputBatch) -> Tensor:
         """x [T, M] -> [T, M]"""
         qkv = self.qkv_proj(x).view(len(x), -1, self.head_dim)  # [T, H + 2 K, D]
-        q, k, v = qkv.split([self.num_heads, self.num_kv_heads, self.num_kv_heads], dim=1)  # [T, H | K | K, D]
+        q, k, v = qkv.tensor_split([self.num_heads, self.num_heads + self.num_kv_heads], dim=1)  # [T, H | K | K, D]
         if self.q_norm and self.k_norm:
             q, k = self.q_norm(q), self.k_norm(k)
         out = self.attend(rotate(q, *angles), rotate(k, *angles), v, cache, batch)  # [T, H, D]

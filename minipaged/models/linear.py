@@ -17,12 +17,15 @@ from torch.nn.functional import linear
 
 Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
+HAS_ONEDNN: bool = torch._C._has_mkldnn
+
 
 class Linear:
     """Weights of shape [outputs, inputs], uninitialised until they are loaded, then packed where that pays."""
 
     def __init__(self, outputs: int, inputs: int, *, bias: bool, dtype: torch.dtype, device: torch.device):
-        self.outputs, self.product = outputs, linear
+        self.outputs = outputs
+        self.product: Product = linear
         self.weight = torch.empty(outputs, inputs, dtype=dtype, device=device)
         self.bias = torch.empty(outputs, dtype=dtype, device=device) if bias else None
 
@@ -38,7 +41,7 @@ class Linear:
 
     def pack(self) -> None:
         """Once the weights are loaded. They cannot be read or filled any more."""
-        if self.weight.dtype == torch.float32 and self.weight.device.type == "cpu" and torch.backends.mkldnn.is_available():
+        if self.weight.device.type == "cpu" and self.weight.dtype == torch.float32 and HAS_ONEDNN:
             self.weight = torch.ops.mkldnn._reorder_linear_weight(self.weight)
             self.product = packed_linear
 
