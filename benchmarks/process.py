@@ -52,7 +52,7 @@ class EngineProcess:
             text=True,
             cwd=ROOT,
             env={**os.environ, **thread_limits(num_threads)},
-            process_group=0,  # Ctrl-C is the harness's; and if that dies, the system wakes and ends what it had stopped
+            process_group=0,  # Ctrl-C at the terminal is the harness's alone
         )
         try:
             self.settings: dict[str, Any] = self.receive("loaded")

@@ -6,14 +6,15 @@
 
     engine = minipaged:LEVEL | transformers:one | transformers:staticN
 
---full and --quick are only defaults: what is given beside them counts. Ctrl-C writes what there is. Exit codes: 0 done,
-1 a run failed or was interrupted, 2 bad arguments."""
+--full and --quick are only defaults: what is given beside them counts. Ctrl-C (or SIGTERM) writes what there is. Exit
+codes: 0 done, 1 a run failed or was interrupted, 2 bad arguments."""
 
 import argparse
 import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -184,4 +185,5 @@ def announce(console: Console) -> Callable[[str], Any]:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a time limit, too, leaves what was measured
     sys.exit(main())

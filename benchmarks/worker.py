@@ -10,11 +10,13 @@
                                                 {"answer": [[ids], ...], "model_s": ..., "peak_memory_mb": ...}
 
 Invariant: between "go" and "done" nothing is written or read but "first". What goes wrong is one line {"error": ...}.
-Libraries that print to stdout print to stderr instead. The worker ends when its input does."""
+Libraries that print to stdout print to stderr instead. The worker ends when its input does, or its parent."""
 
+import ctypes
 import json
 import os
 import resource
+import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -24,10 +26,12 @@ from typing import Any, TextIO
 from benchmarks.peers import Peer, make_peer
 from benchmarks.workloads import Request
 
+PR_SET_PDEATHSIG = 1  # from <sys/prctl.h>
 Send = Callable[[dict[str, Any]], None]
 
 
 def main(name: str, folder: str) -> None:
+    die_with_parent()
     channel = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
@@ -36,6 +40,12 @@ def main(name: str, folder: str) -> None:
         channel.flush()
 
     serve(lambda: make_peer(name, Path(folder)), sys.stdin, send)
+
+
+def die_with_parent() -> None:
+    """A harness that was killed cannot close anybody; its engines must not go on taking the cores of the next run."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def serve(load: Callable[[], Peer], source: TextIO, send: Send) -> None:

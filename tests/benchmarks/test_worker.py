@@ -2,11 +2,13 @@
 
 import io
 import json
+import subprocess
+import sys
 
 import pytest
 
 from benchmarks.peers import Answer
-from benchmarks.process import EngineProcess
+from benchmarks.process import ROOT, EngineProcess
 from benchmarks.worker import serve
 from benchmarks.workloads import Request
 from tests.tiny import greedy_tokens, tiny_model
@@ -70,3 +72,17 @@ def test_less_work_than_asked_for_is_no_result():
         Lazy().check([[1]], [Request([1], 2)])
     with pytest.raises(RuntimeError, match="lazy answered 0 of 1"):
         Lazy().check([], [Request([1], 2)])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="prctl is Linux's")
+def test_a_worker_does_not_outlive_its_harness():
+    worker = "import time; from benchmarks.worker import *; die_with_parent(); print(flush=True); time.sleep(60)"
+    harness = (
+        "import os, subprocess, sys\n"
+        f"child = subprocess.Popen([sys.executable, '-c', {worker!r}], stdout=subprocess.PIPE)\n"
+        "child.stdout.readline()\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    # the worker holds stderr open: this returns when the last of the two is gone
+    done = subprocess.run([sys.executable, "-c", harness], cwd=ROOT, stderr=subprocess.PIPE, timeout=50, check=False)
+    assert (done.returncode, done.stderr) == (-9, b"")
