@@ -1,0 +1,90 @@
+"""Every level, whatever its memory and budget, gives transformers' greedy tokens, on real models of every family.
+
+    01    ample                                           rows hold everything
+    02    ample, preempted                                a pool in which the newest gives way
+    03    ample, preempted, chunked, both at once         a budget that no prompt fits
+
+Memory is poisoned with NaN before anything runs, so whoever reads what nobody wrote says nothing at all. Where the best
+logit leads by less than MARGIN, rounding may decide: such an answer is compared up to there, and few are."""
+
+from functools import cache
+from random import Random
+
+import pytest
+import torch
+
+from levels import load
+from minipaged.config import EngineConfig
+from minipaged.runner import load_model
+from minipaged.sampling_params import SamplingParams
+
+from .tiny import KINDS, ROPES, VOCAB_SIZE, greedy_tokens, reference_logits, tiny_model
+
+MARGIN = 1e-3
+NUM_TOKENS = 10
+AMPLE = {"num_blocks": 128, "block_size": 4, "max_model_len": 64}
+WAYS = {
+    "ample": AMPLE,
+    "preempted": {**AMPLE, "num_blocks": 10},
+    "chunked": {**AMPLE, "max_num_batched_tokens": 5, "long_prefill_token_threshold": 3},
+    "chunked and preempted": {**AMPLE, "num_blocks": 12, "max_num_batched_tokens": 5, "block_size": 3},
+}
+RUNS = [(1, "ample"), (2, "ample"), (2, "preempted"), *((3, way) for way in WAYS)]
+MODELS = [("llama", "llama3"), ("mistral", "default"), ("qwen2", "yarn"), ("qwen3", "linear")]
+CASES = [(kind, rope, level, way) for kind, rope in MODELS for level, way in RUNS]
+
+
+def make_prompts():
+    rng = Random(3)
+    return [[rng.randrange(VOCAB_SIZE) for _ in range(n)] for n in (9, 2, 24, 1, 15)]
+
+
+PROMPTS = make_prompts()
+
+
+@pytest.fixture(scope="module")
+def serve(tmp_path_factory):
+    """serve(kind, rope): the model in our hands, and how each prompt is to be answered."""
+
+    @cache
+    def serve(kind, rope):
+        folder = tiny_model(tmp_path_factory.mktemp(f"{kind}_{rope}"), kind, rope=rope)
+        answers = greedy_tokens(folder, PROMPTS, NUM_TOKENS)
+        certain = [
+            answer[: num_certain(reference_logits(folder, prompt + answer), len(prompt))]
+            for prompt, answer in zip(PROMPTS, answers, strict=True)
+        ]
+        assert sum(map(len, certain)) > 0.8 * NUM_TOKENS * len(PROMPTS), "too many near-ties to prove anything"
+        return load_model(EngineConfig(model=str(folder))), certain
+
+    return serve
+
+
+def num_certain(logits, num_prompt_tokens):
+    """How many of an answer's tokens lead clearly, before the first that does not."""
+    best = logits[num_prompt_tokens - 1 : -1].topk(2).values
+    unclear = (best[:, 0] - best[:, 1] < MARGIN).nonzero()
+    return int(unclear[0]) if len(unclear) else NUM_TOKENS
+
+
+def test_every_family_and_every_rope_is_among_them():
+    assert ({kind for kind, _ in MODELS}, {rope for _, rope in MODELS}) == (set(KINDS), set(ROPES))
+
+
+@pytest.mark.parametrize(("kind", "rope", "level", "way"), CASES, ids=["-".join(map(str, case)) for case in CASES])
+def test_every_level_gives_transformers_tokens(serve, kind, rope, level, way):
+    model, certain = serve(kind, rope)
+    engine = load(level).Engine(EngineConfig(**WAYS[way]), model)
+    engine.kv_cache.data.fill_(torch.nan)
+    params = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
+    ids = [engine.add_request(prompt, params) for prompt in PROMPTS]
+    said = {}
+    while engine.has_unfinished_requests():
+        said.update({output.request_id: output.outputs[0].token_ids for output in engine.step()})
+        engine.check_integrity()
+    assert [said[i][: len(answer)] for i, answer in zip(ids, certain, strict=True)] == certain
+    assert all(len(said[i]) == NUM_TOKENS for i in ids)
+    steps = engine.trace.steps
+    assert any(step.preempted for step in steps) == ("preempted" in way)
+    assert any(len(step.num_scheduled_tokens) < step.num_running for step in steps) <= ("chunked" in way)
+    assert (max(max(step.num_scheduled_tokens.values()) for step in steps) <= 5) == ("chunked" in way)
