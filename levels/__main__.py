@@ -1,6 +1,6 @@
-"""python -m levels            the ladder: number, name, the question it answers, the command
-python -m levels diff 3 4   what level 04 changed: diff of the two levels' Scheduler and Engine
-python -m levels compare    every level on one workload: a table, and --plot FILE.png"""
+"""python -m levels            the ladder: number, name, question and command
+python -m levels diff 3 4   what level 04 changed in Scheduler and Engine
+python -m levels compare    every level on one workload: a table, a picture"""
 
 import argparse
 import sys
@@ -15,7 +15,7 @@ from rich.syntax import Syntax
 from levels import NAMES, load
 from levels.compare import add_compare_flags, compare
 from levels.lesson import claim
-from minipaged.cli import DONE, Parser, guarded
+from minipaged.cli import DONE, Parser, guarded, leave
 
 SPINE = ("Scheduler", "Engine")
 
@@ -70,4 +70,4 @@ def show_diff(args: Any) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

@@ -44,11 +44,10 @@ def compare(args: Any) -> int:
     outcomes = measure(numbers, args.model)
     if args.json is not None:
         write_json({"runs": [outcome.document for outcome in outcomes]}, args.json)
-    console = results_console(args.json)
-    console.print(make_table("twelve requests, one of them long, in 4,096 slots", outcomes))
     if args.plot is not None:
         plot(outcomes, Path(args.plot))
-        console.print(f"drawn: {args.plot}", soft_wrap=True)
+    if args.json != "-":
+        results_console().print(make_table("twelve requests, one of them long, in 4,096 slots", outcomes))
     return verdict("python -m levels", outcomes)
 
 

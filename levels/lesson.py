@@ -73,7 +73,8 @@ class Lesson:
         below = self.run_below(requests)
         outcome = run_level(self.number, engine, requests)
         self.write(outcome)
-        self.show([*below, outcome])
+        if "-" not in (self.args.json, self.args.trace):
+            self.show([*below, outcome])
         return verdict(prog, [outcome])
 
     def read(self) -> Located:
@@ -116,7 +117,7 @@ class Lesson:
 
     def show(self, outcomes: list[Outcome]) -> None:
         """The answers, then the table."""
-        console = results_console(self.args.json, self.args.trace)
+        console = results_console()
         for request in outcomes[-1].document["requests"][: 3 if self.is_demo else None]:
             answer, end = request["text"] or str(request["token_ids"]), request["error"] or request["finish_reason"]
             line = Text.assemble((f"{request['index']:>3}  ", "bold"), answer, (f" ({end})\n", "dim"))
@@ -125,9 +126,9 @@ class Lesson:
         console.print(make_table(title, outcomes, self.demo.LOOK_AT if self.is_demo else ()))
 
 
-def results_console(*targets: str | None) -> Console:
-    """Where people read results: stdout, unless a document goes there."""
-    console = Console(stderr="-" in targets, highlight=False, markup=False, emoji=False)
+def results_console() -> Console:
+    """Stdout, for people: in a file or a pipe, too, a line is a line and a table as wide as it needs to be."""
+    console = Console(highlight=False, markup=False, emoji=False)
     console.width = console.width if console.is_terminal else FILE_WIDTH
     return console
 

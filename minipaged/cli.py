@@ -10,6 +10,7 @@ import argparse
 import io
 import json
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -169,3 +170,9 @@ def guarded(prog: str, debug: bool, work: Callable[[], int]) -> int:
         message = " ".join(str(error).split()) or type(error).__name__
         print(f"{prog}: error: {message}", file=sys.stderr)
         return REFUSED if isinstance(error, ValueError | TypeError | OSError) else FAILED
+
+
+def leave(code: int) -> NoReturn:
+    """End the program. From here on Ctrl-C could only tear up Python's own goodbye."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.exit(code)

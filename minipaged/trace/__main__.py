@@ -1,11 +1,10 @@
 """python -m minipaged.trace FILE --perfetto OUT: redraw a step trace for ui.perfetto.dev."""
 
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..cli import DONE, Parser, check_targets, guarded, write_json
+from ..cli import DONE, Parser, check_targets, guarded, leave, write_json
 from .perfetto import to_perfetto
 
 
@@ -29,4 +28,4 @@ def convert(source: Path, target: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())
