@@ -1,7 +1,6 @@
 """How the tests run: the same cases every time, unless `--hypothesis-profile=deep` asks for many new ones."""
 
 import os
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -9,26 +8,22 @@ from hypothesis import HealthCheck, settings
 COMMON = {"deadline": None, "database": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("ci", max_examples=100, derandomize=True, **COMMON)
 settings.register_profile("deep", max_examples=5000, print_blob=True, **COMMON)
-settings.load_profile("ci")
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # before torch is imported: workers share the cores, not each all of them
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
-def default_model_folder() -> Path:
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "minipaged"
-    return Path(os.environ.get("MINIPAGED_CACHE") or cache) / "smollm2-135m"
-
-
 def why_not(marker: str) -> str | None:
-    """The reason why tests with this marker cannot run here; None if they can."""
-    if marker == "default_model" and not (default_model_folder() / "config.json").is_file():
-        return f"the default model is not in {default_model_folder()}; running any level once fetches it"
-    if marker == "gpu":
-        import torch  # only a run that has such tests pays for it
+    """The reason why tests with this marker cannot run here; None if they can. Only runs that have some pay for it."""
+    if marker == "default_model":
+        from minipaged.models.hub import cache_dir
 
-        return None if torch.cuda.is_available() else "no GPU here"
-    return None
+        folder = cache_dir() / "smollm2-135m"
+        return None if folder.is_dir() else f"{folder} is not there yet: the first run of any level makes it"
+    import torch
+
+    return None if torch.cuda.is_available() else "no GPU here"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
