@@ -10,6 +10,7 @@ those that wait, and of a large pool the beginning. Invariant: it only looks on,
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import groupby
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -133,5 +134,6 @@ def draw_pool(run: Run, max_cells: int) -> Text:
                 cells[cell] = ("■" if start < seq.num_computed_tokens else "□", color)
     num_blocks = run.engine.trace.steps[-1].num_blocks if run.engine.trace.steps else 0
     total = num_blocks * cells_per_block
-    text = Text.assemble(*(cells.get(cell, ("·", "dim")) for cell in range(min(total, max_cells))))
+    shown = groupby(cells.get(cell, ("·", "dim")) for cell in range(min(total, max_cells)))
+    text = Text.assemble(*((symbol * len(list(equals)), color) for (symbol, color), equals in shown))
     return text.append(f" and {total - max_cells:,} more", style="dim") if total > max_cells else text
