@@ -71,9 +71,10 @@ def reference_model(folder: Path) -> PreTrainedModel:
 
 
 @torch.no_grad()
-def reference_logits(folder: Path, token_ids: list[int]) -> torch.Tensor:
+def reference_logits(folder: Path, token_ids: list[int], first_position: int = 0) -> torch.Tensor:
     """transformers' logits at every position, [T, V]."""
-    logits: torch.Tensor = reference_model(folder)(torch.tensor([token_ids])).logits
+    positions = torch.arange(first_position, first_position + len(token_ids))
+    logits: torch.Tensor = reference_model(folder)(torch.tensor([token_ids]), position_ids=positions[None]).logits
     return logits[0].float()
 
 

@@ -98,18 +98,17 @@ def read_json(path: Path) -> Json:
 def read_model_config(folder: Path) -> ModelConfig:
     """The model in a Hugging Face folder. Raises ValueError for what is not built here, naming it and the file."""
     path = folder / "config.json"
-    raw = {key: value for key, value in read_json(path).items() if value is not None}
     try:
-        return parse_model_config(raw)
+        return parse_model_config(read_json(path))
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from None
 
 
 def parse_model_config(raw: Json) -> ModelConfig:
-    """From config.json without its nulls."""
+    """From config.json, where null may be said too: it is the absence of a window, not the default one."""
     kind = read_kind(raw)
+    raw = {key: value for key, value in {**DEFAULTS[kind], **raw}.items() if value is not None}
     refuse_unbuilt(raw)
-    raw = {**DEFAULTS[kind], **raw}
     num_heads = read_size(raw, "num_attention_heads")
     num_kv_heads = read_size(raw, "num_key_value_heads", num_heads)
     hidden_size, num_layers = read_size(raw, "hidden_size"), read_size(raw, "num_hidden_layers")

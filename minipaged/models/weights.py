@@ -21,7 +21,7 @@ from torch import Tensor
 from .config import read_json
 from .decoder import Decoder
 
-TIED_HEAD = "lm_head.weight"
+EMBEDDING, TIED_HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 def load_weights(model: Decoder, folder: Path) -> None:
@@ -33,6 +33,8 @@ def load_weights(model: Decoder, folder: Path) -> None:
     refuse("unknown", found.keys() - places.keys() - ({TIED_HEAD} if tied else set()), folder)
     for shard, names in shards.items():
         load_shard(shard, names, places)
+    if tied and TIED_HEAD in found:
+        check_tied_head(found[TIED_HEAD], model.embedding)
 
 
 def find_shards(folder: Path) -> dict[Path, list[str]]:
@@ -65,13 +67,20 @@ def list_tensors(shard: Path) -> list[str]:
 def load_shard(shard: Path, names: Iterable[str], places: dict[str, Tensor]) -> None:
     with safe_open(shard, framework="pt") as file:
         for name in names:
-            tensor, place = file.get_tensor(name), places.get(name, places["model.embed_tokens.weight"])
+            tensor, place = file.get_tensor(name), places.get(name, places[EMBEDDING])
             if tensor.shape != place.shape:
                 raise ValueError(f"{name} in {shard} has shape {list(tensor.shape)}, not {list(place.shape)}")
             if not tensor.is_floating_point():
                 raise ValueError(f"{name} in {shard} is {tensor.dtype}, not a floating-point number")
             if name in places:
                 place.copy_(tensor)
+
+
+def check_tied_head(shard: Path, embedding: Tensor) -> None:
+    """A file may repeat a tied head, but not contradict it."""
+    with safe_open(shard, framework="pt") as file:
+        if not torch.equal(file.get_tensor(TIED_HEAD).to(embedding.dtype), embedding):
+            raise ValueError(f"{TIED_HEAD} in {shard} is not the embedding, to which config.json ties it")
 
 
 def refuse(problem: str, names: Iterable[str], folder: Path) -> None:

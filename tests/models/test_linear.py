@@ -1,0 +1,49 @@
+"""A packed product is the same product."""
+
+import pytest
+import torch
+from torch.nn.functional import linear
+
+from minipaged.models.linear import Linear, packed_linear
+
+CPU = torch.device("cpu")
+
+
+def random_linear(outputs, inputs, bias):
+    layer = Linear(outputs, inputs, bias=bias, dtype=torch.float32, device=CPU)
+    for part in layer.rows("x").values():
+        part.normal_()
+    return layer
+
+
+@pytest.mark.parametrize("num_rows", [0, 1, 5, 64])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(("outputs", "inputs"), [(96, 32), (7, 5), (1, 64)])
+def test_packing_changes_the_order_of_the_weights_and_nothing_else(num_rows, bias, outputs, inputs):
+    layer = random_linear(outputs, inputs, bias)
+    x = torch.randn(num_rows, inputs)
+    expected = linear(x, layer.weight, layer.bias)
+    torch.testing.assert_close(layer(x), expected)
+    layer.pack()
+    assert layer.product is packed_linear
+    torch.testing.assert_close(layer(x), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_stacked_matrices_are_filled_by_name():
+    layer = random_linear(6, 4, bias=True)
+    parts = layer.rows("q_proj", 0, 4) | layer.rows("k_proj", 4, 2)
+    assert {name: list(part.shape) for name, part in parts.items()} == {
+        "q_proj.weight": [4, 4],
+        "q_proj.bias": [4],
+        "k_proj.weight": [2, 4],
+        "k_proj.bias": [2],
+    }
+    parts["k_proj.weight"].fill_(7)
+    assert (layer.weight[4:] == 7).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_not_packed(dtype):
+    layer = Linear(4, 4, bias=False, dtype=dtype, device=CPU)
+    layer.pack()
+    assert layer.product is linear

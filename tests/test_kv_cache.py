@@ -1,0 +1,21 @@
+"""One memory of slots for all layers."""
+
+import torch
+
+from minipaged.kv_cache import KVCache
+from minipaged.models.config import parse_model_config
+from tests.models.configs import LLAMA
+
+
+def test_layers_are_views_of_one_memory_block_by_block():
+    config = parse_model_config({**LLAMA, "num_hidden_layers": 3})
+    cache = KVCache(5, 4, config, torch.bfloat16, torch.device("cpu"))
+    assert (cache.num_blocks, cache.block_size, len(cache.layers)) == (5, 4, 3)
+    cache.data.zero_()
+    cache.layers[1].values[2] = 1
+    assert cache.data[1, 1, 2].eq(1).all()
+    assert cache.data.sum() == cache.data[1, 1, 2].numel()
+    for layer in cache.layers:
+        assert layer.keys.shape == layer.values.shape == (5, 2, 4, 16)
+        assert layer.keys.is_contiguous()
+        assert layer.keys.dtype == torch.bfloat16
