@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from .batch import NO_TOKEN, Row
+from .sampling_params import SamplingParams
 
 MASK = 2**64 - 1
 NUM_CANDIDATES = 1024  # enough for top_p nearly always, and 20 times cheaper than sorting 49,152
@@ -38,30 +39,33 @@ def draw(logits: Tensor, rows: list[Row]) -> Tensor:
     """[N, V] -> [N], by inverting each row's cumulative distribution at its own random number."""
     params = [row.params for row in rows]
     temperature = column([p.temperature for p in params], logits)
-    probs = ((logits - logits.amax(-1, keepdim=True)) / temperature).softmax(-1)  # [N, V]; no overflow at 1e-5
-    if any(p.min_p > 0 for p in params):
-        floor = probs.amax(-1, keepdim=True) * column([p.min_p for p in params], logits)
-        probs = probs.masked_fill(probs < floor, 0.0)
-    limits = [p.top_k if 0 < p.top_k < logits.shape[-1] else 0 for p in params]
-    if kept := [i for i, k in enumerate(limits) if k]:
-        probs[kept] = keep_top_k(probs[kept], [limits[i] for i in kept])
-    if kept := [i for i, p in enumerate(params) if p.top_p < 1]:
-        probs[kept] = keep_top_p(probs[kept], column([params[i].top_p for i in kept], logits))
-    sums = probs.cumsum(-1, dtype=torch.float64)  # [N, V]
-    u = column([uniform(row.seed, row.position) for row in rows], sums)
+    scaled = (logits - logits.amax(-1, keepdim=True)) / temperature  # the best first at 0: no overflow at 1e-5
+    sums = cut(scaled.softmax(-1), params).cumsum(-1, dtype=torch.float64)  # [N, V]
+    u = column([uniform(row.seed, row.position) for row in rows], logits, torch.float64)
     tokens = torch.searchsorted(sums, u * sums[:, -1:], right=True)[:, 0]
-    return tokens.masked_fill(sums[:, -1].isnan(), NO_TOKEN)
+    return tokens.masked_fill(~(sums[:, -1] > 0), NO_TOKEN)  # the sum of a NaN's row is NaN, or 0 after a cut
+
+
+def cut(probs: Tensor, params: list[SamplingParams]) -> Tensor:
+    """Zero what min_p, top_k and top_p exclude from [N, V]; who asks for none of them pays for none."""
+    if any(p.min_p > 0 for p in params):
+        floor = probs.amax(-1, keepdim=True) * column([p.min_p for p in params], probs)
+        probs = probs.masked_fill(probs < floor, 0.0)
+    if chosen := [i for i, p in enumerate(params) if 0 < p.top_k < probs.shape[-1]]:
+        probs[chosen] = keep_top_k(probs[chosen], [params[i].top_k for i in chosen])
+    if chosen := [i for i, p in enumerate(params) if p.top_p < 1]:
+        probs[chosen] = keep_top_p(probs[chosen], [params[i].top_p for i in chosen])
+    return probs
 
 
 def keep_top_k(probs: Tensor, limits: list[int]) -> Tensor:
     """Zero all but the limits[n] likeliest of row n of [N, V]."""
-    counts = column(limits, probs).long()  # [N, 1]
-    return keep_likeliest(probs, probs.topk(max(limits)).values, counts)
+    return keep_likeliest(probs, probs.topk(max(limits)).values, column(limits, probs, torch.int64))
 
 
-def keep_top_p(probs: Tensor, mass: Tensor) -> Tensor:
-    """Zero all but the fewest tokens that have the share mass [N, 1] of their row of [N, V]."""
-    wanted = mass * probs.sum(-1, keepdim=True, dtype=torch.float64)
+def keep_top_p(probs: Tensor, shares: list[float]) -> Tensor:
+    """Zero all but the fewest tokens that have the share shares[n] of the mass of row n of [N, V]."""
+    wanted = column(shares, probs, torch.float64) * probs.sum(-1, keepdim=True, dtype=torch.float64)
     likeliest = probs.topk(min(NUM_CANDIDATES, probs.shape[-1])).values
     if (likeliest.sum(-1, keepdim=True, dtype=torch.float64) < wanted).any():
         likeliest = probs.sort(descending=True).values
@@ -78,9 +82,9 @@ def keep_likeliest(probs: Tensor, likeliest: Tensor, counts: Tensor) -> Tensor:
     return probs.masked_fill(~(above | (equal & (equal.cumsum(-1) <= room))), 0.0)
 
 
-def column(values: list[float] | list[int], like: Tensor) -> Tensor:
+def column(values: list[float] | list[int], like: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     """[N, 1]"""
-    return torch.tensor(values, dtype=like.dtype).to(like.device)[:, None]
+    return torch.tensor(values, dtype=dtype).to(like.device)[:, None]
 
 
 def uniform(seed: int, position: int) -> float:
