@@ -31,6 +31,8 @@ from .jit import compiled
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
+Share = tuple[int, int]  # thread, of how many
+Span = tuple[int, int, int]  # first token, end, position of the first
 
 ALL_KEYS = 1 << 30  # the window of a layer without one
 NUM_ROWS = 96  # rows and a tile of keys together stay in a core's nearest cache
@@ -70,17 +72,8 @@ def paged_attention_cpu(
         assert tensor.dtype == torch.float32, f"{tensor.dtype} is not float32"
         assert tensor.is_contiguous(), f"strides {tensor.stride()} of {tensor.shape}"
     out = torch.zeros_like(q)
-    attend_all(
-        q.numpy(),
-        keys.numpy(),
-        values.numpy(),
-        tables.numpy(),
-        query_start_loc.numpy(),
-        seq_lens.numpy(),
-        out.numpy(),
-        window,
-        torch.get_num_threads(),
-    )
+    places = (tables.numpy(), query_start_loc.numpy(), seq_lens.numpy())
+    attend_all(q.numpy(), keys.numpy(), values.numpy(), *places, window, out.numpy(), torch.get_num_threads())
     return out
 
 
@@ -90,15 +83,15 @@ def attend_all(
     keys: Floats,
     values: Floats,
     tables: Ints,
-    query_start_loc: Ints,
-    seq_lens: Ints,
-    out: Floats,
+    starts: Ints,
+    lens: Ints,
     window: int,
-    num_workers: int,
+    out: Floats,
+    threads: int,
 ) -> None:
-    """Every worker takes its share of the pieces of work; no two write the same rows of out."""
-    for worker in prange(num_workers):
-        attend_share(q, keys, values, tables, query_start_loc, seq_lens, out, window, worker, num_workers)
+    """Each thread takes its share of the pieces of work; no two write the same rows of out."""
+    for thread in prange(threads):
+        attend_share(q, keys, values, tables, starts, lens, window, out, (thread, threads))
 
 
 @compiled()
@@ -107,36 +100,34 @@ def attend_share(
     keys: Floats,
     values: Floats,
     tables: Ints,
-    query_start_loc: Ints,
-    seq_lens: Ints,
-    out: Floats,
+    starts: Ints,
+    lens: Ints,
     window: int,
-    worker: int,
-    num_workers: int,
+    out: Floats,
+    share: Share,
 ) -> None:
-    """All pieces in order; a worker takes those whose middle, counted in cost, lies in its part of the whole."""
-    group_size, num_kv_heads = q.shape[1] // keys.shape[1], keys.shape[1]
-    tile_len = max(1, NUM_ROWS // group_size)
-    whole = cost_of_all(query_start_loc, seq_lens, num_kv_heads, tile_len, window)
-    done = 0
-    for s in range(len(seq_lens)):
+    """All pieces in order; a thread takes those whose middle, counted in cost, lies in its part of the whole."""
+    (thread, threads), num_kv_heads = share, keys.shape[1]
+    tile_len = max(1, NUM_ROWS * num_kv_heads // q.shape[1])
+    whole, done = num_kv_heads * cost_of_all(starts, lens, tile_len, window), 0
+    for s in range(len(lens)):
         for head in range(num_kv_heads):
-            for start in range(query_start_loc[s], query_start_loc[s + 1], tile_len):
-                end = min(start + tile_len, query_start_loc[s + 1])
-                position = seq_lens[s] - query_start_loc[s + 1] + start
+            for start in range(starts[s], starts[s + 1], tile_len):
+                end, position = min(start + tile_len, starts[s + 1]), lens[s] - starts[s + 1] + start
                 cost = cost_of(end - start, position, window)
-                if (done + cost // 2) * num_workers // whole == worker:
-                    attend_piece(q, keys, values, tables[s], start, end, head, position, window, out)
+                if (done + cost // 2) * threads // whole == thread:
+                    attend_piece(q, keys, values, tables[s], (start, end, position), head, window, out)
                 done += cost
 
 
 @compiled()
-def cost_of_all(query_start_loc: Ints, seq_lens: Ints, num_kv_heads: int, tile_len: int, window: int) -> int:
+def cost_of_all(starts: Ints, lens: Ints, tile_len: int, window: int) -> int:
+    """Of one kv head."""
     whole = 0
-    for s in range(len(seq_lens)):
-        for start in range(query_start_loc[s], query_start_loc[s + 1], tile_len):
-            num_queries = min(tile_len, query_start_loc[s + 1] - start)
-            whole += num_kv_heads * cost_of(num_queries, seq_lens[s] - query_start_loc[s + 1] + start, window)
+    for s in range(len(lens)):
+        for start in range(starts[s], starts[s + 1], tile_len):
+            position = lens[s] - starts[s + 1] + start
+            whole += cost_of(min(tile_len, starts[s + 1] - start), position, window)
     return whole
 
 
@@ -148,25 +139,15 @@ def cost_of(num_queries: int, position: int, window: int) -> int:
 
 @compiled()
 def attend_piece(
-    q: Floats,
-    keys: Floats,
-    values: Floats,
-    table: Ints,
-    start: int,
-    end: int,
-    head: int,
-    position: int,
-    window: int,
-    out: Floats,
+    q: Floats, keys: Floats, values: Floats, table: Ints, span: Span, head: int, window: int, out: Floats
 ) -> None:
-    """Tokens start .. end, the first of which has this position, and the group of query heads of one kv head."""
-    group_size, D = q.shape[1] // keys.shape[1], q.shape[2]
-    num_rows = (end - start) * group_size
+    """The group of query heads of one kv head, for tokens start .. end, the first of which has this position."""
+    (start, end, position), group_size, D = span, q.shape[1] // keys.shape[1], q.shape[2]
+    num_rows, last = (end - start) * group_size, position + end - start
     rows, acc = np.empty((num_rows, D), np.float32), np.zeros((num_rows, D), np.float32)
     top, total = np.full(num_rows, MINUS_INF, np.float32), np.zeros(num_rows, np.float32)
     scores, tile = np.empty((num_rows, NUM_KEYS), np.float32), np.empty((NUM_KEYS, D), np.float32)
     load_rows(q, start, head, group_size, rows)
-    last = position + end - start
     for j in range(max(0, position - window + 1), last, NUM_KEYS):
         n = min(NUM_KEYS, last - j)
         gather(keys, table, head, j, n, tile)

@@ -109,22 +109,14 @@ def parse_model_config(raw: Json) -> ModelConfig:
     kind = read_kind(raw)
     raw = {key: value for key, value in {**DEFAULTS[kind], **raw}.items() if value is not None}
     refuse_unbuilt(raw)
-    num_heads = read_size(raw, "num_attention_heads")
-    num_kv_heads = read_size(raw, "num_key_value_heads", num_heads)
-    hidden_size, num_layers = read_size(raw, "hidden_size"), read_size(raw, "num_hidden_layers")
-    head_dim = read_size(raw, "head_dim", hidden_size // num_heads)
-    if num_heads % num_kv_heads or head_dim % 2:
-        raise ValueError(f"{num_heads} heads of {head_dim} over {num_kv_heads} kv heads cannot be grouped and rotated")
-    bias = kind in ("llama", "qwen3") and read_flag(raw, "attention_bias")
+    bias, num_layers = (
+        kind in ("llama", "qwen3") and read_flag(raw, "attention_bias"),
+        read_size(raw, "num_hidden_layers"),
+    )
     return ModelConfig(
         kind=kind,
-        vocab_size=read_size(raw, "vocab_size"),
-        hidden_size=hidden_size,
-        intermediate_size=read_size(raw, "intermediate_size"),
         num_layers=num_layers,
-        num_heads=num_heads,
-        num_kv_heads=num_kv_heads,
-        head_dim=head_dim,
+        **read_widths(raw),
         max_position_embeddings=read_size(raw, "max_position_embeddings"),
         rms_norm_eps=read_number(raw, "rms_norm_eps", 1e-6),
         tie_word_embeddings=read_flag(raw, "tie_word_embeddings"),
@@ -136,6 +128,16 @@ def parse_model_config(raw: Json) -> ModelConfig:
         rope=read_rope(raw),
         eos_token_ids=read_token_ids(raw, "eos_token_id"),
     )
+
+
+def read_widths(raw: Json) -> dict[str, int]:
+    widths = {key: read_size(raw, key) for key in ("vocab_size", "hidden_size", "intermediate_size")}
+    num_heads = read_size(raw, "num_attention_heads")
+    num_kv_heads = read_size(raw, "num_key_value_heads", num_heads)
+    head_dim = read_size(raw, "head_dim", widths["hidden_size"] // num_heads)
+    if num_heads % num_kv_heads or head_dim % 2:
+        raise ValueError(f"{num_heads} heads of {head_dim} over {num_kv_heads} kv heads cannot be grouped and rotated")
+    return widths | {"num_heads": num_heads, "num_kv_heads": num_kv_heads, "head_dim": head_dim}
 
 
 def read_kind(raw: Json) -> str:
