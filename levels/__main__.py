@@ -70,4 +70,4 @@ def show_diff(args: Any) -> int:
 
 
 if __name__ == "__main__":
-    leave(main())
+    leave(main)

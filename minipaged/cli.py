@@ -172,7 +172,11 @@ def guarded(prog: str, debug: bool, work: Callable[[], int]) -> int:
         return REFUSED if isinstance(error, ValueError | TypeError | OSError) else FAILED
 
 
-def leave(code: int) -> NoReturn:
-    """End the program. From here on Ctrl-C could only tear up Python's own goodbye."""
+def leave(main: Callable[[], int]) -> NoReturn:
+    """End the program by what main returns. From then on Ctrl-C could only tear up Python's own goodbye."""
+    try:
+        code = main()
+    except KeyboardInterrupt:  # a second one, while the first was being reported
+        code = FAILED
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.exit(code)

@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import signal
 import threading
 from dataclasses import fields
 from pathlib import Path
@@ -17,6 +18,7 @@ from minipaged.cli import (
     default_params,
     engine_options,
     guarded,
+    leave,
     make_parser,
     write_json,
 )
@@ -242,3 +244,19 @@ def test_a_character_that_the_terminal_lacks_is_no_failure(capfd: pytest.Capture
         monkeypatch.setattr("sys.stdout", narrow)
         assert guarded("prog", False, lambda: print("naïve") or DONE) == DONE
     assert capfd.readouterr().out == "na?ve\n"
+
+
+@pytest.mark.parametrize(("raised", "code"), [(False, DONE), (True, FAILED)])
+def test_the_end_of_a_program_is_deaf_to_interrupts(raised: bool, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_to: list[tuple[int, object]] = []
+    monkeypatch.setattr("signal.signal", lambda *handler: set_to.append(handler))
+
+    def main() -> int:
+        if raised:
+            raise KeyboardInterrupt  # a second one, while the first was being reported
+        return DONE
+
+    with pytest.raises(SystemExit) as end:
+        leave(main)
+    assert end.value.code == code
+    assert set_to == [(signal.SIGINT, signal.SIG_IGN)]

@@ -4,4 +4,4 @@ from levels.lesson import main
 from minipaged.cli import leave
 
 if __name__ == "__main__":
-    leave(main(3))
+    leave(lambda: main(3))

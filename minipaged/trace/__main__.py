@@ -28,4 +28,4 @@ def convert(source: Path, target: str) -> int:
 
 
 if __name__ == "__main__":
-    leave(main())
+    leave(main)
