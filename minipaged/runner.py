@@ -117,7 +117,8 @@ def warm_up(runner: ModelRunner) -> None:
     start = time.monotonic()
     notice = threading.Timer(2.0, say, ["preparing the kernels (they are compiled once per machine) ..."])
     notice.start()
-    runner.run_one(num_tokens=1)
+    for num_tokens in (1, 2):  # of one token, even a slice is contiguous: that is a type of its own
+        runner.run_one(num_tokens)
     notice.cancel()
     if (seconds := time.monotonic() - start) > 2:
         say(f"preparing the kernels: done in {seconds:.0f} s")

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.nn.functional import silu
+from torch.nn.functional import rms_norm, silu
 
 from ..attention import Attend
 from ..input_batch import InputBatch
@@ -27,16 +27,14 @@ MakeAttend = Callable[[int | None], Attend]  # given a layer's sliding window
 
 
 class RMSNorm:
-    """x / sqrt(mean(x^2) + eps), in float32, times a weight per channel."""
+    """x / sqrt(mean(x^2) + eps), times a weight per channel."""
 
     def __init__(self, size: int, eps: float, dtype: torch.dtype, device: torch.device):
         self.weight, self.eps = torch.empty(size, dtype=dtype, device=device), eps
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [..., size] -> the same shape"""
-        wide = x.float()
-        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
-        return self.weight * (wide * scale).to(x.dtype)
+        return rms_norm(x, self.weight.shape, self.weight, self.eps)
 
 
 class Attention:
