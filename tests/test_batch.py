@@ -32,6 +32,7 @@ def test_the_budget_is_one_for_all_and_a_share_of_nothing_is_no_chunk():
 
 def test_a_plan_is_closed_once_somebody_found_no_room():
     assert Plan().is_open
+    assert Plan(budget=1).is_open
     assert not Plan(crowded=True).is_open
 
 

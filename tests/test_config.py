@@ -64,11 +64,44 @@ def test_a_level_refuses_what_a_later_one_brings(level, field):
     load(3).Engine(config, FakeModel())
 
 
+SINCE = {
+    1: {"model", "device", "dtype", "load_format", "attention_backend", "max_model_len", "max_num_seqs", "num_blocks"}
+    | {"block_size", "gpu_memory_utilization", "seed"},
+    3: {"max_num_batched_tokens", "long_prefill_token_threshold", "scheduling_policy"},
+    4: {"enable_prefix_caching"},
+    5: {"num_speculative_tokens", "speculative_method", "draft_model", "prompt_lookup_min", "prompt_lookup_max"},
+    6: {"tensor_parallel_size", "pipeline_parallel_size", "distributed_executor_backend"},
+    7: {"data_parallel_size", "enable_expert_parallel"},
+}
+
+
 def test_every_field_says_since_when_and_what_for():
-    for field in fields(EngineConfig):
-        assert field.metadata["level"] in range(1, 9), field.name
-        assert len(field.metadata["help"]) > 10, field.name
-    assert not {field.name for field in fields(EngineConfig)} & set(LATER_FIELDS)
+    own = {field.name: field.metadata["level"] for field in fields(EngineConfig)}
+    assert own | LATER_FIELDS == {name: level for level, names in SINCE.items() for name in names}
+    assert not set(own) & set(LATER_FIELDS)
+    assert all(len(field.metadata["help"]) > 10 for field in fields(EngineConfig))
+
+
+def test_a_config_that_asks_for_nothing_asks_for_what_the_flags_promise():
+    config = EngineConfig()
+    assert (config.model, config.max_num_seqs, config.block_size, config.seed) == ("smollm2-135m", 64, 16, 0)
+    assert (config.max_num_batched_tokens, config.long_prefill_token_threshold) == (1024, 0)
+    assert config.scheduling_policy == "fcfs"
+
+
+LEAST = [{name: 1} for name in ("num_blocks", "block_size", "max_num_seqs", "max_num_batched_tokens")]
+ENDS = [*LEAST, {"max_model_len": 2}, {"seed": -(2**63)}, {"seed": 2**63 - 1}, {"gpu_memory_utilization": 1}]
+
+
+@pytest.mark.parametrize("fields", ENDS, ids=str)
+def test_the_ends_of_a_legal_range_are_legal(fields):
+    EngineConfig(**fields)
+
+
+@pytest.mark.parametrize("seed", [-(2**63) - 1, 2**63])
+def test_a_seed_has_64_bits(seed):
+    with pytest.raises(ValueError, match="seed"):
+        EngineConfig(seed=seed)
 
 
 def test_every_default_is_legal():

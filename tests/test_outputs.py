@@ -24,6 +24,7 @@ def test_outputs_are_cumulative_copies():
     second = report(seq, letters)
     assert [output.outputs[0].token_ids for output in (first, second)] == [[1], [1, 2]]
     assert (second.request_id, second.prompt_token_ids, second.finished) == ("x", [5, 6], False)
+    assert (second.outputs[0].index, second.num_preemptions, second.num_cached_tokens) == (0, 0, 0)
 
 
 @pytest.mark.parametrize(("last", "text", "reason"), [(26, "ab", "stop"), (4, "ab", "stop"), (3, "abc", None)])

@@ -22,6 +22,7 @@ from minipaged.sampling_params import SamplingParams
         {"min_p": -0.1},
         {"min_p": 1.1},
         {"seed": 2**63},
+        {"seed": -(2**63) - 1},
         {"stop_token_ids": [3, -1]},
     ],
     ids=str,
@@ -55,6 +56,13 @@ def test_a_wrong_type_is_refused_by_name(fields):
 def test_what_means_off_is_legal():
     SamplingParams(top_k=-1, top_p=1, min_p=0, max_tokens=None, seed=None)
     SamplingParams(top_k=9_999_999)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"max_tokens": 1}, {"seed": -(2**63)}, {"seed": 2**63 - 1}, {"top_p": 1e-9}], ids=str
+)
+def test_the_ends_of_a_legal_range_are_legal(fields):
+    SamplingParams(**fields)
 
 
 def test_the_default_is_16_tokens_of_the_models_own_distribution():
