@@ -47,6 +47,8 @@ class SchedulerBase(ABC):
     def admit(self) -> Sequence:
         seq = self.waiting.pop(0)
         self.running.push(seq)
+        if not seq.num_preemptions:
+            seq.num_cached_tokens = seq.num_computed_tokens
         self.trace.admitted(seq)
         return seq
 
@@ -54,9 +56,6 @@ class SchedulerBase(ABC):
         """Reserve seq's share; while blocks are short, the last in line gives way. False: seq does not run now."""
         while not self.blocks.reserve(seq, plan.share(seq)):
             plan.crowded = True
-            if self.running == [seq]:  # nobody is left to give way: it ends with what it has
-                seq.finish_reason = "length"
-                return False
             if self.preempt() is seq:
                 return False
         return True
@@ -134,6 +133,10 @@ class EngineBase(ABC):
             end = Occupancy(len(waiting), len(running), self.blocks.num_free_blocks, self.blocks.num_blocks)
             self.trace.finish(done, end)
         return outputs
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all shared beginnings, as after a change of weights; False while a request is running."""
+        return self.blocks.reset()
 
     def check_integrity(self) -> None:
         """Raises AssertionError with the broken invariant's name."""

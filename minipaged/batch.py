@@ -49,10 +49,12 @@ class Plan:
         """How many of its pending tokens seq may run in this step."""
         return min(seq.num_pending, self.budget, self.max_chunk_len)
 
-    def add(self, seq: Sequence) -> None:
+    def add(self, seq: Sequence) -> int:
+        """Give seq its share, and say how many tokens that is."""
         if num_tokens := self.share(seq):
             self.chunks.append(Chunk(seq, num_tokens))
             self.budget -= num_tokens
+        return num_tokens
 
 
 class Row(NamedTuple):

@@ -6,8 +6,9 @@
     position p of A  ->  slot  block_table[p // block_size] * block_size + p % block_size
 
 The idea is virtual memory's: tokens are bytes, blocks are pages, sequences are processes (PagedAttention, Kwon et al.
-2023, section 4.3). Invariant: a block is in the queue exactly when no table holds it; ref_counts[b] says how many do
-(one, until level 04 shares). A reserve that fails changes nothing. (From level 02.)"""
+2023, section 4.3). This manager remembers nothing: `adopt`, `publish` and `reset` are level 04's verbs, which prefix.py
+fills with life. Invariant: a block is in the queue exactly when no table holds it; ref_counts[b] says how many do (one,
+until level 04 shares). A reserve or adopt that fails changes nothing. (From level 02.)"""
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
@@ -27,6 +28,11 @@ class BlockPool:
         self.ref_counts[block] = 1
         return block
 
+    def share(self, block: int) -> None:
+        """One holder more; a free block leaves the queue, from wherever it stands."""
+        self.free_block_queue.pop(block, None)
+        self.ref_counts[block] += 1
+
     def free(self, block: int) -> None:
         assert self.ref_counts[block] > 0, f"block {block} freed twice"
         self.ref_counts[block] -= 1
@@ -45,9 +51,23 @@ class BlockManager:
     def num_free_blocks(self) -> int:
         return len(self.pool.free_block_queue)
 
+    def num_blocks_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.block_size)
+
+    def adopt(self, seq: Sequence) -> bool:
+        """Blocks for all of seq's tokens, with whatever is known of them: here nothing is. All or nothing."""
+        return self.reserve(seq, seq.num_pending)
+
+    def publish(self, seq: Sequence, num_tokens: int) -> None:
+        """Let others adopt the full blocks among seq's first num_tokens tokens: nobody can here."""
+
+    def reset(self) -> bool:
+        """Forget what is known: nothing is."""
+        return True
+
     def reserve(self, seq: Sequence, num_tokens: int) -> bool:
         """Grow seq's block table to hold num_tokens more than are computed. All or nothing."""
-        needed = -(-(seq.num_computed_tokens + num_tokens) // self.block_size) - len(seq.block_table)
+        needed = self.num_blocks_for(seq.num_computed_tokens + num_tokens) - len(seq.block_table)
         if needed > self.num_free_blocks:
             return False
         seq.block_table += [self.pool.allocate() for _ in range(needed)]

@@ -11,7 +11,7 @@ legal; one that asks for what its level does not have yet is refused by name. (F
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from .checks import check_choice, check_integer, check_number
+from .checks import check_boolean, check_choice, check_integer, check_number
 
 DEFAULT_MODEL = "smollm2-135m"
 CHOICES = {
@@ -22,7 +22,6 @@ CHOICES = {
     "scheduling_policy": ("fcfs", "priority"),
 }
 LATER_FIELDS = {  # what the levels still to be built will bring, so that today's refuse it by name
-    "enable_prefix_caching": 4,
     "num_speculative_tokens": 5,
     "speculative_method": 5,
     "draft_model": 5,
@@ -61,6 +60,7 @@ class EngineConfig:
     max_num_batched_tokens: int = option(1024, 3, "token budget of one step")
     long_prefill_token_threshold: int = option(0, 3, "longest chunk of one request in a step; 0: only the budget cuts")
     scheduling_policy: str = option("fcfs", 3, "fcfs, or priority: by priority, then arrival")
+    enable_prefix_caching: bool = option(True, 4, "share the blocks of equal beginnings")
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
@@ -72,6 +72,7 @@ class EngineConfig:
         check_number("gpu_memory_utilization", self.gpu_memory_utilization, 0, 1, above_low=True)
         check_integer("seed", self.seed, -(2**63), 2**63 - 1)
         check_integer("long_prefill_token_threshold", self.long_prefill_token_threshold, 0)
+        check_boolean("enable_prefix_caching", self.enable_prefix_caching)
 
     @property
     def max_chunk_len(self) -> int:

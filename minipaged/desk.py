@@ -82,9 +82,9 @@ class FrontDesk:
             raise ValueError(f"request id {request_id!r} belongs to a request that is still running")
 
     def max_len(self, num_prompt_tokens: int, params: SamplingParams) -> int:
-        """How long the sequence may become; max_tokens None means up to max_model_len."""
-        limit: int = self.config.max_model_len
-        return limit if params.max_tokens is None else num_prompt_tokens + params.max_tokens
+        """How long the sequence may become; the newest token needs no slot, so it may be one longer than the pool."""
+        wanted = self.config.max_model_len if params.max_tokens is None else num_prompt_tokens + params.max_tokens
+        return min(wanted, self.config.num_blocks * self.config.block_size + 1)
 
     def free_id(self, arrival: int) -> str:
         """The arrival's number, unless somebody chose that very id."""

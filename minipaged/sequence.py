@@ -29,6 +29,8 @@ class Sequence:
     cache_salt: str | None = None
     num_computed_tokens: int = 0
     block_table: list[int] = field(default_factory=list)
+    block_names: list[bytes] = field(default_factory=list)  # of its full blocks, from level 04 on
+    num_named_blocks: int = 0  # how many of block_table are published
     num_preemptions: int = 0
     num_cached_tokens: int = 0
     finish_reason: str | None = None

@@ -1,0 +1,1 @@
+"""Who computed this before?"""

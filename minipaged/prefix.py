@@ -1,0 +1,113 @@
+"""Blocks are named by what they hold and by everything before it, and shared by name.
+
+    tokens    [ a b c d | e f g h | i j ]       name1 = sha256("", abcd)    name2 = sha256(name1, efgh)
+    another   [ a b c d | e f g h | x ]         adopt: both names are known, two blocks need no computing
+
+    free_block_queue    8  3  6 ...             a block that nobody holds waits here and still knows its name;
+                              ^ found again: taken from the middle; handed out for something new: forgotten
+
+A block is published when its last token is scheduled, not when it has been computed: within a layer all keys and values
+of a step are written before any is read, so even two requests admitted in one step share. Where two sequences filled
+equal blocks all the same, the one named first stays and the other is given back: a tail never outlives its head, for
+whoever holds a named block holds its named parent. A partly filled block is never shared: it has no name, and every
+sequence writes its own, so there is nothing to copy (vLLM's choice since its automatic prefix caching).
+
+Invariant: a name's block holds that text, and its parent's name is known too; only full blocks of prompt or verified
+tokens have names; one token is always left to run, for its logits. Names are SHA-256 over the parent's name, the token
+ids and extra keys: a salt goes into the first block and so into all that follow. (From level 04.)"""
+
+from array import array
+from hashlib import sha256
+
+from .blocks import BlockManager
+from .config import EngineConfig
+from .sequence import Sequence
+
+ROOT = bytes(32)
+
+
+def block_name(parent: bytes, token_ids: list[int], extra_keys: tuple[str, ...] = ()) -> bytes:
+    """32 bytes; parent is the name of the block before, ROOT for the first."""
+    extra = repr(extra_keys).encode("utf-8", "backslashreplace")
+    return sha256(parent + array("q", token_ids).tobytes() + extra).digest()
+
+
+class PrefixBlockManager(BlockManager):
+    """Blocks on demand, and what is known already is borrowed."""
+
+    def __init__(self, num_blocks: int, block_size: int):
+        super().__init__(num_blocks, block_size)
+        self.block_of: dict[bytes, int] = {}
+        self.name_of: dict[int, bytes] = {}
+
+    def adopt(self, seq: Sequence) -> bool:
+        """Borrow the blocks that hold seq's beginning, and reserve the rest of its tokens. All or nothing."""
+        known = self.find(seq)
+        num_revived = sum(self.pool.ref_counts[block] == 0 for block in known)  # in the queue, but not to give away
+        if self.num_blocks_for(len(seq.tokens)) - len(known) > self.num_free_blocks - num_revived:
+            return False
+        for block in known:
+            self.pool.share(block)
+        seq.block_table.extend(known)
+        seq.num_named_blocks, seq.num_computed_tokens = len(known), len(known) * self.block_size
+        return self.reserve(seq, seq.num_pending)
+
+    def find(self, seq: Sequence) -> list[int]:
+        """The blocks of seq's longest known beginning that leaves a token to run."""
+        known: list[int] = []
+        for i in range((len(seq.tokens) - 1) // self.block_size):
+            if (block := self.block_of.get(self.name(seq, i))) is None:
+                break
+            known.append(block)
+        return known
+
+    def name(self, seq: Sequence, i: int) -> bytes:
+        """Of seq's i-th block; its parents have been named before. Each is hashed once in a sequence's life."""
+        if i == len(seq.block_names):
+            parent, start = (seq.block_names[-1] if i else ROOT), i * self.block_size
+            extra = (seq.cache_salt,) if i == 0 and seq.cache_salt is not None else ()
+            seq.block_names.append(block_name(parent, seq.tokens[start : start + self.block_size], extra))
+        return seq.block_names[i]
+
+    def reserve(self, seq: Sequence, num_tokens: int) -> bool:
+        num_held, done = len(seq.block_table), super().reserve(seq, num_tokens)
+        for block in seq.block_table[num_held:]:  # handed out again: what it held is gone
+            self.forget(block)
+        return done
+
+    def forget(self, block: int) -> None:
+        if (name := self.name_of.pop(block, None)) is not None:
+            del self.block_of[name]
+
+    def publish(self, seq: Sequence, num_tokens: int) -> None:
+        """Name the full blocks among seq's first num_tokens tokens, which are computed or about to be."""
+        for i in range(seq.num_named_blocks, num_tokens // self.block_size):
+            block, name = seq.block_table[i], self.name(seq, i)
+            known = self.block_of.setdefault(name, block)
+            if known == block:
+                self.name_of[block] = name
+            elif (i + 1) * self.block_size > seq.num_computed_tokens:
+                return  # a twin was first, in this very step: seq still writes its own, and changes over in the next
+            else:
+                self.pool.share(known)
+                self.pool.free(block)
+                seq.block_table[i] = known
+            seq.num_named_blocks = i + 1
+
+    def release(self, seq: Sequence) -> None:
+        super().release(seq)
+        seq.num_named_blocks = 0
+
+    def reset(self) -> bool:
+        """Forget every name, as after a change of weights. False, and nothing done, while a block is in use."""
+        if self.num_free_blocks < self.num_blocks:
+            return False
+        self.block_of.clear()
+        self.name_of.clear()
+        return True
+
+
+def make_block_manager(config: EngineConfig) -> BlockManager:
+    """With prefix caching, or the plain one, which remembers nothing."""
+    chosen = PrefixBlockManager if config.enable_prefix_caching else BlockManager
+    return chosen(config.num_blocks, config.block_size)
