@@ -89,6 +89,9 @@ def add_request_flags(parser: Parser) -> None:
 def add_engine_flag(group: Any, f: Any, defaults: dict[str, Any]) -> None:
     text = f.metadata["help"] + ("" if f.default is None else f" (default {f.default})")
     text += f"; demonstration: {defaults[f.name]}" if f.name in defaults else ""
+    if isinstance(f.default, bool):
+        group.add_argument(flag(f.name), action=argparse.BooleanOptionalAction, default=None, help=text)
+        return
     kind = {"gpu_memory_utilization": float}.get(f.name, str if isinstance(f.default, str) else int)
     metavar = None if f.name in CHOICES else {str: "NAME", int: "N", float: "F"}[kind]
     group.add_argument(flag(f.name), type=kind, choices=CHOICES.get(f.name), metavar=metavar, help=text)

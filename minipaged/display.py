@@ -131,7 +131,8 @@ def draw_pool(run: Run, max_cells: int) -> Text:
             first = block * cells_per_block
             for cell in range(first, min(first + cells_per_block, max_cells)):
                 start = i * size + (cell - first) * CELL_SLOTS
-                cells[cell] = ("■" if start < seq.num_computed_tokens else "□", color)
+                symbol = "▣" if cell in cells else "■" if start < seq.num_computed_tokens else "□"
+                cells[cell] = (symbol, "bold white" if cell in cells else color)
     num_blocks = run.engine.trace.steps[-1].num_blocks if run.engine.trace.steps else 0
     total = num_blocks * cells_per_block
     shown = groupby(cells.get(cell, ("·", "dim")) for cell in range(min(total, max_cells)))

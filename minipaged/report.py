@@ -75,6 +75,17 @@ def waste(run: Outcome) -> str:
     return "-" if share is None else f"{share:.1%}"
 
 
+def tokens_run(run: Outcome) -> str:
+    return f"{sum(sum(step['num_scheduled_tokens'].values()) for step in run.trace['steps']):,}"
+
+
+def found(run: Outcome) -> str:
+    """Prompt tokens whose keys and values were there already, and their share."""
+    metrics = run.document["metrics"]
+    tokens, rate = metrics["prefix_cache_hit_tokens"], metrics["prefix_cache_hit_rate"]
+    return "-" if tokens is None else f"{tokens:,} ({rate:.0%})"
+
+
 def preemptions(run: Outcome) -> str:
     return str(run.document["metrics"]["preemptions"])
 
@@ -98,6 +109,8 @@ ROWS: dict[str, Callable[[Outcome], str]] = {
     "KV slots reserved (mean)": reserved,
     "KV slots used (mean)": used,
     "KV slots reserved in vain": waste,
+    "tokens run through the model": tokens_run,
+    "prompt tokens found": found,
     "preemptions": preemptions,
 }
 

@@ -18,6 +18,7 @@ from .driver import Record, Run
 from .trace import kv_usage
 
 Document = dict[str, Any]
+LEVEL_OF = {f.name: f.metadata["level"] for f in fields(EngineConfig)}
 
 
 def make_document(run: Run, level: str) -> Document:
@@ -28,7 +29,7 @@ def make_document(run: Run, level: str) -> Document:
         **{name: getattr(config, name) for name in ("model", "device", "dtype", "attention_backend")},
         "config": {f.name: config_value(config, f.name, f.metadata["level"], number) for f in fields(EngineConfig)},
         "requests": [describe(i, record) for i, record in enumerate(run.records)],
-        "metrics": measure(run),
+        "metrics": measure(run, number),
     }
 
 
@@ -56,7 +57,7 @@ def describe(index: int, record: Record) -> Document:
     }
 
 
-def measure(run: Run) -> Document:
+def measure(run: Run, level: int) -> Document:
     num_prompt = sum(len(record.request.prompt_token_ids) for record in run.records)
     num_output = sum(len(record.token_times) for record in run.records)
     steps = run.engine.trace.steps[run.first_step :]  # the engine may have served others before
@@ -70,9 +71,21 @@ def measure(run: Run) -> Document:
         "total_tokens_per_s": (num_prompt + num_output) / run.wall_s if run.wall_s else None,
         **latencies(run.records),
         "preemptions": sum(len(step.preempted) for step in steps),
-        **dict.fromkeys(("prefix_cache_hit_tokens", "prefix_cache_hit_rate")),
+        **prefix_hits(run, level),
         **dict.fromkeys(("draft_tokens", "accepted_tokens", "acceptance_rate", "accepted_per_position")),
         "kv": kv_usage(steps),
+    }
+
+
+def prefix_hits(run: Run, level: int) -> Document:
+    """Prompt tokens that a request found at its first admission, and their share of all that were looked up."""
+    started = [record for record in run.records if record.output and record.token_times]
+    num_found = sum(record.output.num_cached_tokens for record in started if record.output)
+    num_prompt = sum(len(record.request.prompt_token_ids) for record in started)
+    applies = level >= LEVEL_OF["enable_prefix_caching"]
+    return {
+        "prefix_cache_hit_tokens": num_found if applies else None,
+        "prefix_cache_hit_rate": (num_found / num_prompt if num_prompt else 0.0) if applies else None,
     }
 
 
