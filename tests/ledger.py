@@ -58,7 +58,6 @@ class Ledger:
         self.config = config
         self.waiting: list[Known] = []
         self.running: list[Known] = []
-        self.starved: Known | None = None  # whoever, in this step, is alone and can grow no more
         self.num_arrivals = 0
         self.num_steps = 0
         self.work = 1  # more steps than everything so far could need one after the other
@@ -115,18 +114,20 @@ class Ledger:
             if ran and known.num_pending == 0:
                 self.speak(known)
                 expected[known.name] = self.spoken(known)
-            elif known is self.starved:
-                expected[known.name] = self.spoken(known)
         got = {output.request_id: heard(output) for output in outputs}
         says("one output for whoever has news", len(got) == len(outputs) and got == expected, got=got, due=expected)
 
     def speak(self, known: Known) -> None:
-        """One token more; after the last one of an answer that ends with "error", the row is NaN and says nothing."""
-        answer = known.answer
+        """One token more; after the last one of an answer that ends with "error", the row is NaN and says nothing.
+
+        The newest token has no slot yet: with one token more than the pool has slots, it can grow no more."""
+        answer, num_slots = known.answer, self.config.num_blocks * self.config.block_size
         is_nan = known.num_said == len(answer.token_ids)
         known.num_said += not is_nan
         if is_nan or (known.num_said == len(answer.token_ids) and answer.finish_reason != "error"):
             known.finish_reason = answer.finish_reason
+        elif known.num_tokens > num_slots:
+            known.finish_reason = "length"
 
     def spoken(self, known: Known) -> tuple[object, ...]:
         """What its output must be: everything so far, and why it ended if it did."""

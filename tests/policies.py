@@ -75,8 +75,8 @@ class Paged(Ledger):
     def check_decision(self, record: StepRecord) -> None:
         may_admit = self.may_admit()
         self.check_victims(record)
-        self.check_admissions(record, may_admit and not self.starved)
-        due = {known.name: n for known, n in self.shares(self.order).items() if n and known is not self.starved}
+        self.check_admissions(record, may_admit)
+        due = {known.name: n for known, n in self.shares(self.order).items() if n}
         ran = list(record.num_scheduled_tokens.items())
         says("running before waiting, each its share of the budget", ran == list(due.items()), ran=ran, due=due)
         says("the budget is never exceeded", sum(n for _, n in ran) <= self.budget, ran=ran, budget=self.budget)
@@ -92,10 +92,8 @@ class Paged(Ledger):
             needed = sum(self.growths([*kept, gone[-1]]).values())
             says("nobody gives way without need", needed > spare - gone[-1].num_blocks, record=record)
         growths = self.growths(kept)
-        needed = sum(growths.values())
-        self.starved = kept[0] if len(kept) == 1 and needed > spare else None
-        says("whoever stays finds room", self.starved or needed <= spare, record=record)
-        self.settle(gone, {} if self.starved else growths)
+        says("whoever stays finds room", sum(growths.values()) <= spare, record=record)
+        self.settle(gone, growths)
 
     def settle(self, gone: list[Known], growths: dict[Known, int]) -> None:
         for known, num_blocks in growths.items():
@@ -106,8 +104,6 @@ class Paged(Ledger):
             known.num_preemptions += 1
         self.order = list(self.running)
         self.waiting = sorted([*self.waiting, *gone], key=self.key)  # each in its own place
-        if self.starved:
-            self.starved.finish_reason = "length"
 
     def check_admissions(self, record: StepRecord, may_admit: bool) -> None:
         admitted = self.waiting[: len(record.admitted)]

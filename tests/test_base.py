@@ -77,13 +77,6 @@ def test_whoever_is_last_gives_way_itself():
     assert (names(scheduler.running), names(scheduler.waiting)) == (["0"], ["1"])
 
 
-def test_whoever_is_alone_ends_with_what_it_has():
-    scheduler, plan = scheduler_with(13), Plan()
-    (seq,) = scheduler.running
-    assert not scheduler.make_room(seq, plan)
-    assert (seq.finish_reason, names(scheduler.running), seq.num_preemptions) == ("length", ["0"], 0)
-
-
 def test_the_finished_are_retired_with_their_blocks():
     scheduler = scheduler_with(5, 4, 2)
     scheduler.running[1].finish_reason = "stop"

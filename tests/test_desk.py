@@ -43,8 +43,8 @@ def test_prompt_and_answer_together_must_fit_and_the_message_has_all_three_numbe
         desk.open([5] * 12, SamplingParams(max_tokens=21))
 
 
-@pytest.mark.parametrize(("max_tokens", "max_len"), [(3, 8), (None, 32)])
-def test_no_max_tokens_means_up_to_max_model_len(max_tokens, max_len):
+@pytest.mark.parametrize(("max_tokens", "max_len"), [(3, 8), (None, 17), (16, 17)])
+def test_no_max_tokens_means_as_far_as_model_and_pool_allow(max_tokens, max_len):
     assert open_desk().open([5] * 5, SamplingParams(max_tokens=max_tokens)).max_len == max_len
 
 

@@ -1,4 +1,4 @@
-"""What was computed once is shared by name. (The policy is final: minipaged/scheduler.py.)
+"""What was computed once is shared by name. The policy is final: minipaged/scheduler.py.
 
     first user    [ system prompt | question 1 ]     computes and publishes every full block
     second user   [ system prompt | question 2 ]     adopts the system prompt's blocks 4, 7; computes the question
