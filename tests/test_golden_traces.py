@@ -1,7 +1,7 @@
 """A policy is a page to read: requests, and the steps they cause, one line each; a changed decision is a changed line.
 
     tests/traces/NN_name.txt    what it shows; the engine and its requests; the steps
-    a:34                        a ran 34 tokens; whoever finished says why
+    a:34    a+16                a ran 34 tokens; a came in and found 16; whoever finished says why
 
 `python -m tests.test_golden_traces` writes the steps of every file anew: read the difference before you commit it."""
 
@@ -60,7 +60,9 @@ def play(scene):
 
 def add(engine, name, request):
     """Returns the reason of a refusal."""
-    prompt = [2 + (ord(name[0]) + i) % 9 for i in range(request["prompt"])]  # nobody's is anybody else's
+    own = [2 + (ord(name[0]) + i) % 9 for i in range(request["prompt"])]  # nobody's is anybody else's
+    num_shared = request.get("shared", 0)
+    prompt = [11 + i % 4 for i in range(num_shared)] + own[num_shared:]
     params = SamplingParams(temperature=0, max_tokens=request["max_tokens"], ignore_eos=True)
     try:
         engine.add_request(prompt, params, name, priority=request.get("priority", 0))
@@ -74,7 +76,7 @@ def describe(step, outputs):
     return [
         str(step.step),
         " ".join(f"{name}:{n}" for name, n in step.num_scheduled_tokens.items()) or "-",
-        " ".join(step.admitted) or "-",
+        " ".join(f"{name}+{n}" if (n := step.cached_tokens[name]) else name for name in step.admitted) or "-",
         " ".join(step.preempted) or "-",
         " ".join(f"{name}:{reasons[name]}" if name in reasons else name for name in step.finished) or "-",
         str(step.num_waiting),
@@ -95,7 +97,7 @@ def test_the_steps_are_those_on_the_page(path):
 
 
 def test_every_level_has_its_pages_and_every_page_says_what_it_shows():
-    assert {path.stem[:2] for path in FILES} == {"01", "02", "03"}
+    assert {path.stem[:2] for path in FILES} == {"01", "02", "03", "04"}
     for path in FILES:
         scene = read(path)
         assert scene.shows.endswith((".", ".)")), path.name
