@@ -11,6 +11,8 @@ demo: $(READY)  ## level 03's lesson on the default model
 	$(BIN)/python -m levels.03_continuous_batching
 
 test: $(READY)  ## the whole test suite
+	@echo "== the default model, which some tests use (fetched once; without a network they are skipped)"
+	-@$(BIN)/python -c "from minipaged.models.hub import resolve_model; print(resolve_model('smollm2-135m'))"
 	@echo "== tests"
 	$(BIN)/python -m pytest -n auto -q
 

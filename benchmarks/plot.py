@@ -8,7 +8,6 @@
 
 A dashed line is the floor, when it is not so far off that the bars would vanish. Nothing here measures anything."""
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.document import Record, middle, select, values
 from benchmarks.report import format_value
-from minipaged.cli import DONE, guarded
+from minipaged.cli import DONE, Parser, guarded
 
 HERE = Path(__file__).parent
 OURS, OTHERS, FLOOR = "#2a6f97", "#b8b8b8", "#9b2226"
@@ -27,7 +26,7 @@ FAR = 4  # a floor further away than so many times the longest bar is only told
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.plot", description=(__doc__ or "").splitlines()[0])
+    parser = Parser(prog="python -m benchmarks.plot", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE.json", help="default: all of benchmarks/results")
     parser.add_argument("--out", type=Path, default=HERE / "figures", metavar="DIR", help="default: benchmarks/figures")
     args = parser.parse_args(argv)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from rich.console import Console
 
@@ -32,7 +32,7 @@ from benchmarks.process import ROOT, thread_limits
 from benchmarks.report import print_report
 from benchmarks.workloads import WORKLOADS
 from levels import NAMES
-from minipaged.cli import DONE, FAILED, REFUSED, guarded, write_json
+from minipaged.cli import DONE, FAILED, Parser, guarded, write_json
 from minipaged.config import DEFAULT_MODEL
 from minipaged.models.hub import resolve_model
 
@@ -45,15 +45,8 @@ FULL = {"workloads": ",".join(WORKLOADS), "engines": PEERS, "levels": str(len(NA
 QUICK = {"workloads": ",".join(WORKLOADS), "engines": PEERS, "levels": LEVELS, "repetitions": 1, "scale": 1 / 32}
 
 
-class Parser(argparse.ArgumentParser):
-    """An error is one line."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(REFUSED, f"{self.prog}: error: {message}\n")
-
-
 def make_parser() -> Parser:
-    parser = Parser(prog="python -m benchmarks.run", description=(__doc__ or "").splitlines()[0], allow_abbrev=False)
+    parser = Parser(prog="python -m benchmarks.run", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--workloads", metavar="W1,W2", help=f"of {', '.join(WORKLOADS)} (default W2)")
     parser.add_argument("--levels", metavar="1-3", help=f"the ladder's, as 3 or 1-3 (default {LEVELS})")
     parser.add_argument("--engines", metavar="A,B", help=f"more engines, named before the levels: {PEERS}, minipaged:3")

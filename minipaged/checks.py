@@ -15,7 +15,10 @@ def check_number(name: str, value: object, low: float, high: float = math.inf, *
     legal = f"a number in {'(' if above_low else '['}{low}, {high}{')' if high == math.inf else ']'}"
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} must be {legal}, not {value!r}")
-    x = float(value)
+    try:
+        x = float(value)
+    except OverflowError:  # a whole number that no float can hold
+        x = math.inf
     if not (math.isfinite(x) and low <= x <= high) or (above_low and x == low):
         raise ValueError(f"{name} must be {legal}, not {value}")
 

@@ -60,7 +60,7 @@ class FrontDesk:
     ) -> Sequence:
         """Check a request and make it a live sequence. Raises as `check` does, and ValueError for an id in use."""
         self.check(prompt_token_ids, params)
-        self.check_place(request_id, priority)
+        self.check_place(request_id, priority, cache_salt)
         arrival = next(self.arrivals)  # a refused call takes no number, so nobody's seed depends on it
         request_id = self.free_id(arrival) if request_id is None else request_id
         seq = self.live[request_id] = Sequence(
@@ -76,8 +76,11 @@ class FrontDesk:
         )
         return seq
 
-    def check_place(self, request_id: str | None, priority: int) -> None:
+    def check_place(self, request_id: str | None, priority: int, cache_salt: str | None) -> None:
         check_integer("priority", priority, -(2**63), 2**63 - 1)
+        for name, value in (("request_id", request_id), ("cache_salt", cache_salt)):
+            if value is not None and not isinstance(value, str):
+                raise TypeError(f"{name} must be text, not {value!r}")
         if request_id in self.live:
             raise ValueError(f"request id {request_id!r} belongs to a request that is still running")
 

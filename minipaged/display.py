@@ -115,7 +115,7 @@ def describe(record: Record, seq: Sequence | None, num_read: int, num_written: i
     if is_done(record) and record.output:
         return f"{record.output.outputs[0].finish_reason}, {num_written} tokens"
     if seq is None:
-        return f"gave way with {num_written} tokens" if num_written else "waiting"
+        return f"preempted, {num_written} tokens" if num_written else "waiting"
     n = len(record.request.prompt_token_ids)
     return f"reading {num_read}/{n}" if num_read < n else f"writing {num_written}/{goal}"
 

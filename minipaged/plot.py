@@ -1,6 +1,6 @@
 """The table of a comparison as a picture: one panel a question, one bar a level.
 
-    KV reserved in vain   output tokens/s   short ones done after   most requests in one step
+    KV waste, %           output tokens/s   short ones done after   most requests in one step
       |█                       █                █  █                       █  █
       |█  ▁  ▁              █  █                █  █  ▃                 ▃  █  █
        01 02 03             01 02 03            01 02 03               01 02 03
@@ -13,7 +13,7 @@ from pathlib import Path
 from .report import Outcome, at_once, mean_short_latency
 
 PANELS: dict[str, Callable[[Outcome], float]] = {
-    "KV slots reserved in vain, %": lambda run: 100 * (run.document["metrics"]["kv"]["waste"] or 0.0),
+    "KV waste (reserved, never used), %": lambda run: 100 * (run.document["metrics"]["kv"]["waste"] or 0.0),
     "most requests in one step": lambda run: float(at_once(run)),
     "short ones done after, s (mean)": lambda run: mean_short_latency(run) or 0.0,
     "output tokens/s": lambda run: run.document["metrics"]["output_tokens_per_s"] or 0.0,

@@ -108,7 +108,7 @@ ROWS: dict[str, Callable[[Outcome], str]] = {
     "most requests in one step": at_once,
     "KV slots reserved (mean)": reserved,
     "KV slots used (mean)": used,
-    "KV slots reserved in vain": waste,
+    "KV waste (reserved, never used)": waste,
     "tokens run through the model": tokens_run,
     "prompt tokens found": found,
     "preemptions": preemptions,

@@ -86,7 +86,7 @@ class ModelRunner:
 
 def load_model(config: EngineConfig) -> ModelRunner:
     """Raises ValueError, naming the flag or file at fault, for what cannot be loaded or does not fit."""
-    folder = resolve_model(config.model)
+    folder = resolve_model(config.model, weights=config.load_format != "dummy")
     model_config = read_model_config(folder)
     config = choose_device(config)
     choose_max_model_len(config, model_config)  # what cannot work is refused before the weights are read
@@ -116,10 +116,13 @@ def warm_up(runner: ModelRunner) -> None:
     """Compile what is compiled at its first use, and say so if that takes its time."""
     start = time.monotonic()
     notice = threading.Timer(2.0, say, ["preparing the kernels (they are compiled once per machine) ..."])
+    notice.daemon = True
     notice.start()
-    for num_tokens in (1, 2):  # of one token, even a slice is contiguous: that is a type of its own
-        runner.run_one(num_tokens)
-    notice.cancel()
+    try:
+        for num_tokens in (1, 2):  # of one token, even a slice is contiguous: that is a type of its own
+            runner.run_one(num_tokens)
+    finally:
+        notice.cancel()
     if (seconds := time.monotonic() - start) > 2:
         say(f"preparing the kernels: done in {seconds:.0f} s")
 

@@ -20,7 +20,7 @@ from .batch import NO_TOKEN, Row
 from .sampling_params import SamplingParams
 
 MASK = 2**64 - 1
-NUM_CANDIDATES = 1024  # enough for top_p nearly always, and 20 times cheaper than sorting 49,152
+NUM_CANDIDATES = 1024  # enough for top_p nearly always, and far cheaper than sorting 49,152
 
 
 def sample(logits: Tensor, rows: list[Row]) -> list[int]:

@@ -39,9 +39,10 @@ class Rows(Ledger):
         slots = (record.reserved_slots, record.used_slots)
         used = sum(known.num_computed for known in self.running)
         says("a row is max_model_len slots", slots == (len(self.running) * self.config.max_model_len, used), r=record)
-        done = self.running if all(known.finish_reason for known in self.running) else []
+        ended = [known for known in self.running if known.finish_reason and known.name in record.num_scheduled_tokens]
+        done = all(known.finish_reason for known in self.running)
         self.running = [] if done else self.running
-        self.check_ends(record, done)
+        self.check_ends(record, ended)
         free = (record.num_free_blocks, record.num_blocks)
         says("rows are free when the batch is done", free == (self.num_rows - len(self.running), self.num_rows), r=free)
 

@@ -1,7 +1,7 @@
 """A policy is a page to read: requests, and the steps they cause, one line each; a changed decision is a changed line.
 
     tests/traces/NN_name.txt    what it shows; the engine and its requests; the steps
-    a:34    a+16                a ran 34 tokens; a came in and found 16; whoever finished says why
+    a:34    a+16                a ran 34 tokens; a was admitted and found 16; whoever finished says why
 
 `python -m tests.test_golden_traces` writes the steps of every file anew: read the difference before you commit it."""
 
@@ -17,7 +17,7 @@ from minipaged.sampling_params import SamplingParams
 from .fake_model import FakeModel
 
 FILES = sorted(Path(__file__).parent.glob("traces/*.txt"))
-HEADING = ["step", "ran", "came in", "gave way", "finished", "waiting", "running", "free"]
+HEADING = ["step", "ran", "admitted", "preempted", "finished", "waiting", "running", "free"]
 
 
 class Scene(NamedTuple):

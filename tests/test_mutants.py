@@ -25,7 +25,7 @@ DOWNSTAIRS = {"attention", "input_batch", "kernels", "kv_cache", "models", "runn
 BROKEN_PROMISES = (AssertionError, RuntimeError, LookupError, ValueError, pytest.fail.Exception)
 QUICK = settings(max_examples=60, stateful_step_count=20, phases=[Phase.generate], report_multiple_bugs=False)
 MACHINES = {"blocks": "BlockManagerMachine", "prefix": "PrefixCacheMachine"}
-NUM_STORMS = {"02": 100, "03": 250}
+NUM_STORMS = {"01": 100, "02": 100, "03": 250}
 
 
 class Mutant(NamedTuple):
@@ -104,10 +104,10 @@ def load_judge(name):
 
 def test_there_are_mutants_of_every_kind():
     assert len(MUTANTS) >= 14
-    assert {mutant.judge for mutant in MUTANTS} == {"blocks", "prefix", "02", "03"}
+    assert {mutant.judge for mutant in MUTANTS} == {"blocks", "prefix", "01", "02", "03"}
 
 
-@pytest.mark.parametrize("judge", ["blocks", "prefix", "02", "03"])
+@pytest.mark.parametrize("judge", ["blocks", "prefix", "01", "02", "03"])
 def test_the_code_as_it_is_passes_every_judge(judge):
     with imported_anew():
         load_judge(judge)()

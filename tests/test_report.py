@@ -49,7 +49,7 @@ def test_a_row_is_a_number_of_the_documents() -> None:
         "most requests in one step": "2",
         "KV slots reserved (mean)": "4,096",
         "KV slots used (mean)": "1,024",
-        "KV slots reserved in vain": "75.0%",
+        "KV waste (reserved, never used)": "75.0%",
         "preemptions": "2",
     }
 
@@ -64,7 +64,7 @@ def test_what_never_happened_is_a_dash() -> None:
         "last one done after",
         "KV slots reserved (mean)",
         "KV slots used (mean)",
-        "KV slots reserved in vain",
+        "KV waste (reserved, never used)",
     ]
     assert measured["most requests in one step"] == "0"
 

@@ -56,5 +56,5 @@ def make_peer(name: str, folder: Path) -> Peer:
 
 
 def is_slow(name: str) -> bool:
-    """One request at a time: measured on a part of the requests, or a run would take an hour."""
+    """One request at a time: measured on a part of the requests, or a run would take very long."""
     return name.endswith(":one")

@@ -1,6 +1,6 @@
 """Every sequence gets a row as long as it could ever become, and a batch ends when its longest does.
 
-    row 0  [ p p p g g . . . . . . . . . . . ]  max_model_len slots,    step     1 2 3 4 5 6
+    row 0  [ p p p g . . . . . . . . . . . . ]  max_model_len slots,    step     1 2 3 4 5 6
     row 1  [ p p p p p p g g g g g . . . . . ]  mostly never used       seq 0    3 1 - - - -   done, and waits
     row 2  [ p g g g . . . . . . . . . . . . ]                          seq 1    6 1 1 1 1 1
 
@@ -61,11 +61,12 @@ class Engine:
         """Report what is new; once the longest is done, all rows are free again."""
         self.trace.record(chunks, self.batch, len(self.batch))
         outputs = self.desk.report(self.batch)
-        done = self.batch if all(seq.finished for seq in self.batch) else []
+        done = all(seq.finished for seq in self.batch)
         self.batch = [] if done else self.batch
-        if chunks or done:
+        if chunks:
+            ended = [chunk.seq for chunk in chunks if chunk.seq.finished]
             num_free = self.num_rows - len(self.batch)
-            self.trace.finish(done, Occupancy(len(self.waiting), len(self.batch), num_free, self.num_rows))
+            self.trace.finish(ended, Occupancy(len(self.waiting), len(self.batch), num_free, self.num_rows))
         return outputs
 
     def add_request(

@@ -29,8 +29,8 @@ KINDS = {
     "Qwen3ForCausalLM": "qwen3",
 }
 DEFAULTS: dict[str, Json] = {  # where the kinds differ
-    "llama": {"max_position_embeddings": 2048},
-    "mistral": {"num_key_value_heads": 8, "max_position_embeddings": 131072, "sliding_window": 4096},
+    "llama": {"max_position_embeddings": 2048, "eos_token_id": 2},
+    "mistral": {"num_key_value_heads": 8, "max_position_embeddings": 131072, "sliding_window": 4096, "eos_token_id": 2},
     "qwen2": {"num_key_value_heads": 32, "max_position_embeddings": 32768, "sliding_window": 4096},
     "qwen3": {
         "num_key_value_heads": 32,

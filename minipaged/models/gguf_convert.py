@@ -16,7 +16,7 @@ half a head apart:
     GGUF   rows of a head   a0 b0 a1 b1 a2 b2 ...      ->      a0 a1 a2 ... b0 b1 b2 ...   Hugging Face
 
 Invariant: the tensors are bit for bit those that transformers loads from the same file. It is not used to load it: it
-would want one more package, takes four times as long, and does not split digits as this tokenizer was trained to.
+would want one more package, and does not split digits as this tokenizer was trained to.
 Deliberately missing: every other architecture and tokenizer, which are refused by name. (From level 01.)"""
 
 import json

@@ -56,9 +56,10 @@ DEFAULT_MODELS = {
 }
 
 
-def resolve_model(name_or_dir: str) -> Path:
+def resolve_model(name_or_dir: str, *, weights: bool = True) -> Path:
     """The local Hugging Face folder of a model, fetched and converted first if need be.
 
+    Without `weights` a hub's model is fetched without them: its shapes are enough for dummy ones.
     Raises ValueError, in one line, when there is none: what was looked for, why it failed, what else would do."""
     if not name_or_dir:
         raise ValueError("the model must be a local Hugging Face folder, a hub id or smollm2-135m, not an empty text")
@@ -69,7 +70,7 @@ def resolve_model(name_or_dir: str) -> Path:
         return _checked(folder)
     if name_or_dir.startswith((os.sep, "~", "./", "../")):
         raise ValueError(f"model folder {folder} does not exist")
-    return _hub_snapshot(name_or_dir)
+    return _hub_snapshot(name_or_dir, weights)
 
 
 def cache_dir() -> Path:
@@ -85,11 +86,12 @@ def _checked(folder: Path) -> Path:
     return folder
 
 
-def _hub_snapshot(hub_id: str) -> Path:
+def _hub_snapshot(hub_id: str, weights: bool) -> Path:
     from huggingface_hub import snapshot_download
 
+    ignored = [*HUB_DUPLICATES, *([] if weights else ["*.safetensors"])]
     try:
-        return _checked(Path(snapshot_download(hub_id, allow_patterns=HUB_PATTERNS, ignore_patterns=HUB_DUPLICATES)))
+        return _checked(Path(snapshot_download(hub_id, allow_patterns=HUB_PATTERNS, ignore_patterns=ignored)))
     except (OSError, ValueError) as error:  # not found, no network, not a hub id, no access: all are one of the two
         reason = str(error).strip().partition("\n")[0]
         raise ValueError(f"model {hub_id!r} is no local folder and cannot be had from the hub: {reason}") from error

@@ -5,7 +5,7 @@
     v_proj [K D, M] /
 
 A decode step multiplies few rows by large matrices. For that a float32 matrix on a CPU is kept in the order in which
-oneDNN's loops read it: with 4 to 16 rows 1.5 to 2 times as fast as torch's own order, and never slower beyond. Packing
+oneDNN's loops read it: for few rows that is faster than torch's own order, for many it is no slower. Packing
 replaces the plain copy, so weights stand in memory once; only a tied embedding, which is also looked up by row, has
 both. (From level 01.)"""
 

@@ -1,7 +1,7 @@
 """What was decided and what it cost, one record a step; lessons, tests and plots read nothing else.
 
-    r0 |8 1 1 1 1 - - -      ran so many tokens; held memory but did not run
-    r1 |. . 9 1 x . 1 1      waited; gave way
+    r0 |8 1 1 1 1 1 1 1      ran so many tokens
+    r1 |. . 5 1 x . 7 1      waited; was preempted, and later computed its tokens again
 
 A slot is reserved when it belongs to a request, and used when it holds the keys and values of one of its tokens; both
 are taken during the step, before whoever finished gives theirs back. Only last blocks are partly empty, so what is

@@ -116,7 +116,8 @@ def test_a_file_that_is_no_config_is_named(tmp_path, text, message):
     assert str(path) in str(error.value)
 
 
-def test_eos_may_be_one_id_a_list_or_none():
+def test_eos_may_be_one_id_a_list_none_or_the_default_of_its_kind():
     assert parse_model_config({**LLAMA, "eos_token_id": 2}).eos_token_ids == {2}
     assert parse_model_config({**LLAMA, "eos_token_id": [2, 7]}).eos_token_ids == {2, 7}
-    assert parse_model_config(LLAMA).eos_token_ids == frozenset()
+    assert parse_model_config({**LLAMA, "eos_token_id": None}).eos_token_ids == frozenset()
+    assert parse_model_config(LLAMA).eos_token_ids == {2}, "as transformers' LlamaConfig"
