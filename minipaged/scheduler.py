@@ -4,7 +4,7 @@
                                             `--- named now: r4, admitted in this very step, may share them
 
 Invariant: the sum of scheduled tokens never exceeds the budget; nobody overtakes the head of the queue; nothing is
-admitted in a step in which somebody found no room. (Level 03's policy, with adopt and publish; final since level 04.)"""
+admitted in a step in which somebody found no room. (Final since level 04.)"""
 
 from .base import SchedulerBase
 from .batch import Plan

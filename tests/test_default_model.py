@@ -1,4 +1,4 @@
-"""The real model, by the way users take: a file of prompts in, a JSON document out, the tokens of transformers in it."""
+"""The real model, the way users take: a file of prompts in, a JSON document out, transformers' tokens in it."""
 
 import json
 

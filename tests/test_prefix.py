@@ -80,7 +80,8 @@ class PrefixCacheMachine(RuleBasedStateMachine):
         written = set()
         for seq, num_tokens in chunks:
             for p in range(seq.num_computed_tokens, seq.num_computed_tokens + num_tokens):
-                assert (slot := self.slot(seq, p)) not in written, "no slot is written twice in a step"
+                slot = self.slot(seq, p)
+                assert slot not in written, "no slot is written twice in a step"
                 written.add(slot)
                 self.slots[slot] = (tuple(seq.tokens[: p + 1]), seq.cache_salt)
         for seq, num_tokens in chunks:

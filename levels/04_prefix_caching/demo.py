@@ -1,4 +1,4 @@
-"""A hundred people ask one assistant: all prompts begin with the same 190 tokens or so and end with a short question."""
+"""A hundred people ask one assistant: their prompts begin with the same 190 tokens or so, and end with a question."""
 
 from levels.texts import PASSAGE, QUESTIONS
 

@@ -87,12 +87,15 @@ def judge_addresses(module):
     assert_close(world.attend([q, *far, tables, starts, lens], None, module.paged_attention), expected, 4.5)
 
 
+MARGIN = 32  # blocks before and behind the pool: a wrong edit writes there, and not into somebody's memory
+
+
 def judge_write_kv_triton(module):
     k, v = randn(5, 3, 24), randn(5, 7, 24, seed=1)[:, 2:5]
-    pool = torch.full((6, 2, 3, 8, 24), float("nan"), device=DEVICE)
+    pool = torch.full((MARGIN + 4 + MARGIN, 2, 3, 8, 24), float("nan"), device=DEVICE)  # strays must find memory
     expected, slots = pool.clone(), torch.tensor([9, -1, 0, 31, 16])
     for written, write in ((expected, write_kv_spec), (pool, module.write_kv)):
-        write(k, v, written[1:-1, 0], written[1:-1, 1], slots)
+        write(k, v, written[MARGIN:-MARGIN, 0], written[MARGIN:-MARGIN, 1], slots)
     assert torch.equal(pool.view(torch.int32), expected.view(torch.int32))
     keys, values = far_apart(2, 1, 8, 16)
     k, v = randn(2, 2, 1, 16, dtype=torch.float16)
