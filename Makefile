@@ -47,7 +47,7 @@ notebooks: $(READY)  ## run every walkthrough from top to bottom
 	else echo "there are no notebooks yet"; fi
 
 $(READY): pyproject.toml constraints.txt
-	@echo "== set-up: a virtual environment in $(VENV), about 1 GB"
+	@echo "== set-up: a virtual environment in $(VENV), about 2.6 GB"
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "minipaged needs Python 3.11 or newer")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench,dev]'
