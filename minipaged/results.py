@@ -13,7 +13,7 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
-from .config import LATER_FIELDS, EngineConfig
+from .config import EngineConfig
 from .driver import Record, Run
 from .trace import kv_usage
 
@@ -27,8 +27,7 @@ def make_document(run: Run, level: str) -> Document:
     return {
         "level": level,
         **{name: getattr(config, name) for name in ("model", "device", "dtype", "attention_backend")},
-        "config": dict.fromkeys(LATER_FIELDS)
-        | {f.name: config_value(config, f.name, f.metadata["level"], number) for f in fields(EngineConfig)},
+        "config": {f.name: config_value(config, f.name, f.metadata["level"], number) for f in fields(EngineConfig)},
         "requests": [describe(i, record) for i, record in enumerate(run.records)],
         "metrics": measure(run, number),
     }

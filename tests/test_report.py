@@ -22,6 +22,8 @@ def outcome(level: str = "03_continuous_batching", **metrics: Any) -> Outcome:
             "output_tokens_per_s": 17.04,
             "ttft_s": {"mean": 0.5, "p50": 0.5, "p99": 0.5},
             "preemptions": 2,
+            "prefix_cache_hit_tokens": None,
+            "prefix_cache_hit_rate": None,
             "kv": {"reserved_slots_mean": 4096.0, "used_slots_mean": 1024.4, "waste": 0.75},
             **metrics,
         },
@@ -50,6 +52,8 @@ def test_a_row_is_a_number_of_the_documents() -> None:
         "KV slots reserved (mean)": "4,096",
         "KV slots used (mean)": "1,024",
         "KV waste (reserved, never used)": "75.0%",
+        "tokens run through the model": "7",
+        "prompt tokens found": "-",
         "preemptions": "2",
     }
 
@@ -65,6 +69,7 @@ def test_what_never_happened_is_a_dash() -> None:
         "KV slots reserved (mean)",
         "KV slots used (mean)",
         "KV waste (reserved, never used)",
+        "prompt tokens found",
     ]
     assert measured["most requests in one step"] == "0"
 

@@ -118,6 +118,7 @@ class Recount:
     """Who holds how many slots, replayed from the published trace: admitted, preempted, ran so much, finished."""
 
     def __init__(self, level: int, config: EngineConfig):
+        self.block_size = config.block_size
         self.unit = config.max_model_len if level == 1 else config.block_size
         self.computed: dict[str, int] = {}
 
@@ -129,7 +130,8 @@ class Recount:
             self.computed[name] += num_tokens
         slots = sum(-(-num_tokens // self.unit) * self.unit for num_tokens in self.computed.values())
         filled = sum(self.computed.values())
-        for name in step.finished:
+        gone = step.finished if self.unit == self.block_size else [] if step.num_running else list(self.computed)
+        for name in gone:  # at level 01 rows are given back when the whole batch is done
             del self.computed[name]
         return slots, filled
 

@@ -96,7 +96,6 @@ def test_a_model_without_a_tokenizer_has_no_words(model):
     ("fields", "message"),
     [
         ({"max_model_len": 2049}, "max_model_len 2049 exceeds the model's 2048 positions"),
-        ({"attention_backend": "triton"}, r"triton is not built yet \(use torch or auto\)"),
     ],
 )
 def test_what_cannot_be_is_refused(folder, fields, message):
