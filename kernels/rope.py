@@ -26,7 +26,7 @@ def rope_kernel(
     p_x, p_cos, p_sin, p_out, x_t, x_h, cos_t, sin_t, num_heads, half, N: tl.constexpr, C: tl.constexpr
 ):  # fmt: skip
     token = tl.program_id(0).to(tl.int64)
-    o_h = tl.program_id(1) * N + tl.arange(0, N)  # [N]
+    o_h = tl.program_id(1).to(tl.int64) * N + tl.arange(0, N)  # [N]
     o_i = tl.arange(0, C)  # [C], pairs
     m_i = o_i < half
     mask = (o_h < num_heads)[:, None] & m_i[None, :]

@@ -1,0 +1,54 @@
+"""keys[block, head, offset] = k[token, head], and values likewise, where slot = block * P + offset; slot -1: nowhere.
+
+    token t, slot 37, P = 16   ->   block 2, offset 5
+
+        k[t]   head 0  [ D numbers ]  --->  keys[2, 0, 5]      a program takes one token and moves its K rows of keys
+               head 1  [ D numbers ]  --->  keys[2, 1, 5]      and K rows of values, [C, E]: C and E are the powers
+               ...                                             of two above K and D, what hangs over is masked
+
+The same as `write_kv_spec` in write_kv.py, on a GPU. Blocks may lie anywhere: all strides are the tensors' own, so a
+pool that interleaves keys and values is as good as two. Offsets are 64 bits wide: a pool has more numbers than 2^31.
+Invariant: nobody else's slot is touched, and no two tokens of a step have the same slot."""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from .expect import expect
+
+
+@triton.jit
+def write_kv_kernel(
+    p_k, p_v, p_keys, p_values, p_slots,
+    k_t, k_h, v_t, v_h, keys_b, keys_h, keys_p, values_b, values_h, values_p,
+    num_heads, head_dim, P: tl.constexpr, C: tl.constexpr, E: tl.constexpr,
+):  # fmt: skip
+    """x_t, x_h, x_b, x_p: the strides of x from token to token, head to head, block to block, slot to slot."""
+    token = tl.program_id(0).to(tl.int64)
+    slot = tl.load(p_slots + token)
+    if slot >= 0:
+        block, offset = slot // P, slot % P
+        o_h, o_d = tl.arange(0, C)[:, None].to(tl.int64), tl.arange(0, E)[None, :]  # [C, 1], [1, E]
+        mask = (o_h < num_heads) & (o_d < head_dim)
+        b_k = tl.load(p_k + token * k_t + o_h * k_h + o_d, mask=mask)  # [C, E]
+        b_v = tl.load(p_v + token * v_t + o_h * v_h + o_d, mask=mask)
+        tl.store(p_keys + block * keys_b + o_h * keys_h + offset * keys_p + o_d, b_k, mask=mask)
+        tl.store(p_values + block * values_b + o_h * values_h + offset * values_p + o_d, b_v, mask=mask)
+
+
+def write_kv(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, slot_mapping: Tensor) -> None:
+    """k, v [T, K, D] into keys, values [B, K, P, D] at slot_mapping [T], int64."""
+    expect("k", k, (None, None, None), like=k)
+    num_tokens, num_heads, head_dim = k.shape
+    expect("v", v, tuple(k.shape), like=k)
+    expect("keys", keys, (None, num_heads, None, head_dim), like=k)
+    expect("values", values, tuple(keys.shape), like=k)
+    expect("slot_mapping", slot_mapping, (num_tokens,), like=k, dtype=torch.int64)
+    if k.numel():
+        heads, dims = triton.next_power_of_2(num_heads), triton.next_power_of_2(head_dim)
+        write_kv_kernel[(num_tokens,)](
+            k, v, keys, values, slot_mapping,
+            *k.stride()[:2], *v.stride()[:2], *keys.stride()[:3], *values.stride()[:3],
+            num_heads, head_dim, P=keys.shape[2], C=heads, E=dims,
+        )  # fmt: skip
