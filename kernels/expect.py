@@ -8,6 +8,8 @@ for each tensor it is given; the strides of the other axes may be anything, they
 import torch
 from torch import Tensor
 
+OPTIONS = {"enable_fp_fusion": True}  # of every launch: a * b + c in one instruction, as Triton 3.10 wants to be asked
+
 
 def expect(
     name: str, tensor: Tensor, shape: tuple[int | None, ...], like: Tensor, dtype: torch.dtype | None = None

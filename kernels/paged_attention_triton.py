@@ -32,7 +32,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .expect import expect
+from .expect import OPTIONS, expect
 
 MAX_SPLITS = 32
 MIN_SPLIT_LEN = 512  # keys: fewer are not worth a program and its share of the combining
@@ -103,10 +103,9 @@ def paged_attention_kernel(
 
 
 @triton.jit
-def combine_kernel(p_parts, p_lse, p_out, out_t, num_heads, head_dim, E: tl.constexpr, SPLITS: tl.constexpr):
+def combine_kernel(p_parts, p_lse, p_out, num_heads, head_dim, E: tl.constexpr, SPLITS: tl.constexpr):
     """parts [T, H, SPLITS, D] and lse [T, H, SPLITS] -> out [T, H, D], one program for each token and head."""
-    token, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    row = token * num_heads + head
+    row = tl.program_id(0).to(tl.int64) * num_heads + tl.program_id(1)
     o_split, o_d = tl.arange(0, SPLITS), tl.arange(0, E)
     m_d = o_d < head_dim
     b_lse = tl.load(p_lse + row * SPLITS + o_split)  # [SPLITS]
@@ -116,7 +115,7 @@ def combine_kernel(p_parts, p_lse, p_out, out_t, num_heads, head_dim, E: tl.cons
     b_part = tl.load(p_part[:, None] + o_d[None, :], mask=m_d[None, :], other=0.0)  # [SPLITS, E]
     total = tl.sum(b_share, axis=0)
     out = tl.sum(b_part * b_share[:, None], axis=0) / tl.where(total > 0, total, 1.0)
-    tl.store(p_out + token * out_t + head * head_dim + o_d, out, mask=m_d)
+    tl.store(p_out + row * head_dim + o_d, out, mask=m_d)
 
 
 class Tiles(NamedTuple):
@@ -160,10 +159,10 @@ def paged_attention(
         *q.stride()[:2], *keys.stride()[:3], *values.stride()[:3], tables.stride(0),
         *parts.stride()[:2], *lse.stride()[:2], D**-0.5 / math.log(2), window, D,
         G=group_size, P=P, M=tiles.rows, N=tiles.keys, E=padded, SPLITS=tiles.splits,
-        num_warps=tiles.warps, num_stages=tiles.stages,
+        num_warps=tiles.warps, num_stages=tiles.stages, **OPTIONS,
     )  # fmt: skip
     if split:
-        combine_kernel[(T, H)](parts, lse, out, out.stride(0), H, D, E=padded, SPLITS=tiles.splits, num_warps=1)
+        combine_kernel[(T, H)](parts, lse, out, H, D, E=padded, SPLITS=tiles.splits, **OPTIONS)
     return out
 
 

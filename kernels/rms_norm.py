@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .expect import expect
+from .expect import OPTIONS, expect
 
 
 def rms_norm_spec(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -92,5 +92,5 @@ def launch(x: Tensor, residual: Tensor | None, weight: Tensor, out: Tensor, tota
     rms_norm_kernel[(triton.cdiv(num_tokens * num_heads, rows),)](
         x, residual, weight, out, total,
         num_tokens * num_heads, num_heads, x.stride(0), x.stride(1), residual_t, size, eps,
-        R=rows, C=columns, ADD=residual is not None, num_warps=min(16, max(1, rows * columns // 512)),
+        R=rows, C=columns, ADD=residual is not None, num_warps=min(16, max(1, rows * columns // 512)), **OPTIONS,
     )  # fmt: skip

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .expect import expect
+from .expect import OPTIONS, expect
 
 
 def rope_spec(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -53,6 +53,6 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         heads, pairs = min(16, triton.next_power_of_2(num_heads)), triton.next_power_of_2(head_dim // 2)
         rope_kernel[(num_tokens, triton.cdiv(num_heads, heads))](
             x, cos, sin, out, x.stride(0), x.stride(1), cos.stride(0), sin.stride(0), num_heads, head_dim // 2,
-            N=heads, C=pairs,
+            N=heads, C=pairs, **OPTIONS,
         )  # fmt: skip
     return out

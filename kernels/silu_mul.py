@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn.functional import silu
 
-from .expect import expect
+from .expect import OPTIONS, expect
 
 
 def silu_mul_spec(gate_up: Tensor) -> Tensor:
@@ -42,5 +42,5 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     if out.numel():
         columns = min(1024, triton.next_power_of_2(width // 2))
         grid = (num_tokens, triton.cdiv(width // 2, columns))
-        silu_mul_kernel[grid](gate_up, out, gate_up.stride(0), width // 2, C=columns)
+        silu_mul_kernel[grid](gate_up, out, gate_up.stride(0), width // 2, C=columns, **OPTIONS)
     return out

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .expect import expect
+from .expect import OPTIONS, expect
 
 
 @triton.jit
@@ -29,7 +29,7 @@ def write_kv_kernel(
     slot = tl.load(p_slots + token)
     if slot >= 0:
         block, offset = slot // P, slot % P
-        o_h, o_d = tl.arange(0, C)[:, None].to(tl.int64), tl.arange(0, E)[None, :]  # [C, 1], [1, E]
+        o_h, o_d = tl.arange(0, C).to(tl.int64)[:, None], tl.arange(0, E)[None, :]  # [C, 1], [1, E]
         mask = (o_h < num_heads) & (o_d < head_dim)
         b_k = tl.load(p_k + token * k_t + o_h * k_h + o_d, mask=mask)  # [C, E]
         b_v = tl.load(p_v + token * v_t + o_h * v_h + o_d, mask=mask)
@@ -50,5 +50,5 @@ def write_kv(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, slot_mapping: T
         write_kv_kernel[(num_tokens,)](
             k, v, keys, values, slot_mapping,
             *k.stride()[:2], *v.stride()[:2], *keys.stride()[:3], *values.stride()[:3],
-            num_heads, head_dim, P=keys.shape[2], C=heads, E=dims,
+            num_heads, head_dim, P=keys.shape[2], C=heads, E=dims, **OPTIONS,
         )  # fmt: skip

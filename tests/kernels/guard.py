@@ -1,0 +1,48 @@
+"""What a launcher allocates is poisoned and walled in: stale numbers and stray writes show at once.
+
+    [ wall | NaN NaN NaN ... NaN | wall ]      what torch.empty gives inside `guarded`
+                                               afterwards the walls must be as they were
+
+And what a kernel's result may differ by from its specification, computed in float32: so many roundings of its dtype,
+relative to the largest number that went in."""
+
+from unittest.mock import patch
+
+import torch
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+DTYPES = [torch.float32, torch.float16] + [torch.bfloat16] * (DEVICE == "cuda")  # the interpreter's bfloat16 is broken
+NUM_ROUNDINGS = {torch.float32: 64, torch.float16: 4, torch.bfloat16: 4}
+WALL, SENTINEL = 256, 7.0
+real_empty = torch.empty
+
+
+def guarded(launcher, *args):
+    """launcher(*args), all it allocates poisoned and walled in."""
+    rooms = []
+
+    def empty(*size, dtype, device):
+        shape = real_empty(*size, device="meta").shape
+        room = torch.full((WALL + shape.numel() + WALL,), SENTINEL, dtype=dtype, device=device)
+        rooms.append(room)
+        return room[WALL:-WALL].fill_(float("nan")).view(shape)
+
+    with patch.object(torch, "empty", empty):
+        out = launcher(*args)
+    for room in rooms:
+        assert (room[:WALL] == SENTINEL).all(), "written before what was allocated"
+        assert (room[-WALL:] == SENTINEL).all(), "written behind what was allocated"
+    return out
+
+
+def assert_close(out, expected, largest=1.0):
+    """expected in float32; largest: the largest number that went into a result."""
+    assert out.shape == expected.shape
+    bound = NUM_ROUNDINGS[out.dtype] * torch.finfo(out.dtype).eps / 2 * largest
+    error = (out.float() - expected.float()).abs().max().item() if out.numel() else 0.0
+    assert error <= bound, f"off by {error}, at most {bound} may be rounding"
+
+
+def randn(*shape, dtype=torch.float32, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator).to(DEVICE, dtype)
