@@ -83,7 +83,7 @@ def paged_attention_kernel(
         b_k = tl.load(p_key[:, None] + o_d[None, :], mask=mask, other=0.0)  # [N, E]
         scores = tl.dot(b_q, tl.trans(b_k), input_precision="ieee") * scale  # [M, N]
         distance = position[:, None] - o_key[None, :]
-        scores = tl.where((distance >= 0) & (distance < window) & m_key[None, :], scores, float("-inf"))
+        scores = tl.where((distance >= 0) & (distance < window), scores, float("-inf"))
 
         new_top = tl.maximum(top, tl.max(scores, axis=1))
         base = tl.where(new_top == float("-inf"), 0.0, new_top)  # of a row that has seen nothing yet
@@ -183,12 +183,12 @@ def check(q: Tensor, keys: Tensor, values: Tensor, tables: Tensor, query_start_l
 
 
 def choose_tiles(q: Tensor, num_walks: int, group_size: int, max_query_len: int, longest: int) -> Tiles:
-    """Tensor cores want 16 rows or more; a prompt fills 64, a decode only its group. Registers set the limit."""
+    """Matrix units want 16 rows or more: a decode has its group, a prompt fills 128. Registers set the limit."""
     wide = q.dtype == torch.float32 or q.shape[-1] > 128
-    most = max(32 if wide else 64, triton.next_power_of_2(group_size))
-    rows = min(most, max(16, triton.next_power_of_2(max_query_len * group_size)))
-    splits = choose_splits(num_walks, longest, q.device) if max_query_len * group_size <= rows else 1
-    return Tiles(rows, keys=32 if wide else 64, splits=splits, warps=4, stages=2)
+    num_rows, whole_group = max_query_len * group_size, triton.next_power_of_2(group_size)
+    rows = max(16, triton.next_power_of_2(num_rows)) if num_rows <= 32 else max(whole_group, 32 if wide else 128)
+    splits = choose_splits(num_walks, longest, q.device) if num_rows <= rows else 1
+    return Tiles(rows, keys=32 if wide else 64, splits=splits, warps=4 if rows <= 32 else 8, stages=2)
 
 
 def choose_splits(num_walks: int, longest: int, device: torch.device) -> int:
