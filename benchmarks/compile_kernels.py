@@ -4,11 +4,11 @@
 
     launcher(meta tensors) --> what it would launch --> triton.compile for sm_80, sm_90, sm_100, gfx942 --> machine code
 
-The shapes are those of real models in bfloat16: heads of 64 and 128, groups of 1, 4 and 8 query heads, blocks of 16. The
-launchers themselves are called, on tensors without memory, so what is compiled is what would run: same tiles, same
-warps. Registers, stack and shared memory are read from the machine code: NVIDIA's by cuobjdump, AMD's from its text. A
-register that does not fit is spilled to the stack, in slow memory: no kernel may need one. Whether the products use the
-matrix units is read from the instructions (mma.sync, wgmma and tcgen05 on NVIDIA, v_mfma on AMD).
+The shapes are those of real models in bfloat16: heads of 64 and 128, groups of 1, 4 and 8 query heads, blocks of 16.
+The launchers themselves are called, on tensors without memory, so what is compiled is what would run: same tiles, same
+warps. Registers, stack and shared memory are read from the machine code: NVIDIA's by cuobjdump, AMD's from its text.
+A register that does not fit is spilled to the stack, in slow memory: no kernel may need one. Whether the products use
+the matrix units is read from the instructions (mma.sync, wgmma and tcgen05 on NVIDIA, v_mfma on AMD).
 
 Nothing is run and nothing is timed: how fast a kernel is, only a GPU can say (benchmarks/kernels.py)."""
 
@@ -33,7 +33,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from minipaged.kernels import paged_attention_triton, rms_norm, rope, silu_mul, write_kv_triton
-from minipaged.kernels.paged_attention_triton import Tiles, paged_attention
+from minipaged.kernels.paged_attention_triton import paged_attention
 
 TARGETS = {
     "sm_80": GPUTarget("cuda", 80, 32),
@@ -77,7 +77,7 @@ def attend(head_dim: int, group_size: int, num_queries: int, splits: int = 1) ->
     pool = meta(2, 100, KV_HEADS, block_size, head_dim)
     integers = partial(meta, dtype=torch.int32)
     q = meta(num_seqs * num_queries, num_heads + 2 * KV_HEADS, head_dim)[:, :num_heads]  # a slice of a fused qkv
-    usual = paged_attention_triton.choose_tiles(q, num_seqs * KV_HEADS, group_size, num_queries, 4096)
+    usual = paged_attention_triton.choose_tiles(q, pool[0], num_seqs, num_queries, 4096)
     tables, starts, lens = integers(num_seqs, 256), integers(num_seqs + 1), integers(num_seqs)
     tiles = usual._replace(splits=splits)
     paged_attention(q, *pool, tables, starts, lens, 1 << 30, num_queries, 4096, tiles)

@@ -42,64 +42,66 @@ MIN_SPLIT_LEN = 512  # keys: fewer are not worth a program and its share of the 
 def paged_attention_kernel(
     p_q, p_keys, p_values, p_tables, p_starts, p_lens, p_out, p_lse,
     q_t, q_h, keys_b, keys_h, keys_p, values_b, values_h, values_p, tables_s, out_t, out_h, lse_t, lse_h,
-    scale, window, head_dim,
+    scale, window, head_dim,  # x_t, x_h, x_b, x_p, ...: strides of x from token to token, head, block, slot
     G: tl.constexpr, P: tl.constexpr, M: tl.constexpr, N: tl.constexpr, E: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
-    """x_t, x_h, ...: the strides of x; E the power of two above head_dim. p_out has one result for each split."""
     tile, split = tl.program_id(0) // SPLITS, tl.program_id(0) % SPLITS
     kv_head, seq = tl.program_id(1).to(tl.int64), tl.program_id(2)
     start = tl.load(p_starts + seq).to(tl.int64)
     num_queries = (tl.load(p_starts + seq + 1) - start).to(tl.int32)
-    num_keys = tl.load(p_lens + seq)
-    first = tile * (M // G)  # of the tile's tokens
-    if first >= num_queries:
-        return
+    first, before = tile * (M // G), tl.load(p_lens + seq) - num_queries
+    if first < num_queries:
+        o_row, o_d = tl.arange(0, M), tl.arange(0, E)[None, :]
+        o_token, o_head = first + o_row // G, kv_head * G + o_row % G  # [M]
+        m_row = (o_row < M // G * G) & (o_token < num_queries)
+        mask = m_row[:, None] & (o_d < head_dim)
+        b_q = tl.load(p_q + ((start + o_token) * q_t + o_head * q_h)[:, None] + o_d, mask=mask, other=0.0)  # [M, E]
+        last = before + tl.minimum(first + M // G, num_queries)
+        lo, begin, hi = span(before + first - window + 1, last, split, N, SPLITS)
+        acc, lse = walk(
+            b_q, before + o_token, p_keys + kv_head * keys_h, p_values + kv_head * values_h, p_tables + seq * tables_s,
+            keys_b, keys_p, values_b, values_p, lo, begin, hi, scale, window, head_dim, P, M, N, E)  # fmt: skip
+        o_out = (start + o_token) * out_t + o_head * out_h + split * head_dim
+        tl.store(p_out + o_out[:, None] + o_d, acc, mask=mask)
+        tl.store(p_lse + (start + o_token) * lse_t + o_head * lse_h + split, lse, mask=m_row & (SPLITS > 1))
 
-    o_row, o_d = tl.arange(0, M), tl.arange(0, E)
-    o_token, o_head = first + o_row // G, kv_head * G + o_row % G  # [M]
-    position = num_keys - num_queries + o_token  # [M]
-    m_d = o_d < head_dim
-    m_row = (o_row < M // G * G) & (o_token < num_queries)
-    p_row = p_q + (start + o_token) * q_t + o_head * q_h
-    b_q = tl.load(p_row[:, None] + o_d[None, :], mask=m_row[:, None] & m_d[None, :], other=0.0)  # [M, E]
 
-    lo = tl.maximum(num_keys - num_queries + first - window + 1, 0)
-    hi = num_keys - num_queries + tl.minimum(first + M // G, num_queries)
-    begin = lo // N * N
-    split_len = tl.cdiv(tl.cdiv(tl.maximum(hi - begin, 0), N), SPLITS) * N
-    begin += split * split_len
-    hi = tl.minimum(hi, begin + split_len)
+@triton.jit
+def span(lo, hi, split, N: tl.constexpr, SPLITS: tl.constexpr):
+    """This split's share of the keys lo .. hi, in whole steps of N: from where to where, and no key before lo."""
+    lo, hi = tl.maximum(lo, 0), tl.maximum(hi, 0)
+    num_steps = tl.maximum(hi - lo // N * N + N - 1, 0) // N
+    share = (num_steps + SPLITS - 1) // SPLITS * N
+    begin = lo // N * N + split * share
+    return lo, begin, tl.minimum(hi, begin + share)
 
-    top = tl.full([M], float("-inf"), tl.float32)
-    total = tl.zeros([M], tl.float32)
-    acc = tl.zeros([M, E], tl.float32)
+
+@triton.jit
+def walk(
+    b_q, position, p_keys, p_values, p_table, keys_b, keys_p, values_b, values_p,
+    lo, begin, hi, scale, window, head_dim, P: tl.constexpr, M: tl.constexpr, N: tl.constexpr, E: tl.constexpr,
+):  # fmt: skip
+    """Rows [M, E] past the keys begin .. hi: their results [M, E], and log2(sum of 2 ^ scores) [M]."""
+    top, total = tl.full([M], float("-inf"), tl.float32), tl.full([M], 0.0, tl.float32)
+    acc, o_d = tl.full([M, E], 0.0, tl.float32), tl.arange(0, E)[None, :]
     for n in range(begin, hi, N):
         o_key = n + tl.arange(0, N)  # [N]
         m_key = (o_key >= lo) & (o_key < hi)
-        b_block = tl.load(p_tables + seq * tables_s + o_key // P, mask=m_key, other=0).to(tl.int64)  # [N]
-        mask = m_key[:, None] & m_d[None, :]
+        b_block = tl.load(p_table + o_key // P, mask=m_key, other=0).to(tl.int64)  # [N]
         b_slot = (o_key % P).to(tl.int64)
-        p_key = p_keys + b_block * keys_b + kv_head * keys_h + b_slot * keys_p  # [N]
-        b_k = tl.load(p_key[:, None] + o_d[None, :], mask=mask, other=0.0)  # [N, E]
-        scores = tl.dot(b_q, tl.trans(b_k), input_precision="ieee") * scale  # [M, N]
-        distance = position[:, None] - o_key[None, :]
+        mask = m_key[:, None] & (o_d < head_dim)
+        b_k = tl.load(p_keys + (b_block * keys_b + b_slot * keys_p)[:, None] + o_d, mask=mask, other=0.0)  # [N, E]
+        b_v = tl.load(p_values + (b_block * values_b + b_slot * values_p)[:, None] + o_d, mask=mask, other=0.0)
+        distance = position[:, None] - o_key[None, :]  # [M, N]
+        scores = tl.dot(b_q, tl.trans(b_k), input_precision="ieee") * scale
         scores = tl.where((distance >= 0) & (distance < window), scores, float("-inf"))
-
         new_top = tl.maximum(top, tl.max(scores, axis=1))
         base = tl.where(new_top == float("-inf"), 0.0, new_top)  # of a row that has seen nothing yet
-        weights = tl.exp2(scores - base[:, None])
-        shrink = tl.exp2(top - base)
-        total = total * shrink + tl.sum(weights, axis=1)
-        p_value = p_values + b_block * values_b + kv_head * values_h + b_slot * values_p  # [N]
-        b_v = tl.load(p_value[:, None] + o_d[None, :], mask=mask, other=0.0)  # [N, E]
+        weights, shrink = tl.exp2(scores - base[:, None]), tl.exp2(top - base)
         acc = tl.dot(weights.to(b_v.dtype), b_v, acc * shrink[:, None], input_precision="ieee")
-        top = new_top
-
+        top, total = new_top, total * shrink + tl.sum(weights, axis=1)
     seen = tl.where(total > 0, total, 1.0)
-    p_result = p_out + (start + o_token) * out_t + o_head * out_h + split * head_dim
-    tl.store(p_result[:, None] + o_d[None, :], acc / seen[:, None], mask=m_row[:, None] & m_d[None, :])
-    if SPLITS > 1:
-        tl.store(p_lse + (start + o_token) * lse_t + o_head * lse_h + split, top + tl.log2(seen), mask=m_row)
+    return acc / seen[:, None], top + tl.log2(seen)
 
 
 @triton.jit
@@ -140,29 +142,16 @@ def paged_attention(
     max_seq_len: int,
     tiles: Tiles | None = None,
 ) -> Tensor:
-    """q [T, H, D], keys and values [B, K, P, D], tables [S, longest] -> [T, H, D]; tiles: how to cut, if not as usual.
-
-    Every one of the T tokens belongs to one of the S sequences."""
+    """q [T, H, D], keys and values [B, K, P, D], tables [S, longest] -> [T, H, D]; no token without a sequence."""
     check(q, keys, values, tables, query_start_loc, seq_lens)
-    (T, H, D), (_, K, P, _), S = q.shape, keys.shape, len(seq_lens)
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     if not out.numel():
         return out
-    group_size, padded = H // K, max(16, triton.next_power_of_2(D))
-    tiles = tiles or choose_tiles(q, S * K, group_size, max_query_len, min(max_seq_len, window + max_query_len))
-    split = tiles.splits > 1
-    parts = torch.empty(T, H, tiles.splits, D, dtype=torch.float32, device=q.device) if split else out
-    lse = torch.empty(T, H, tiles.splits, dtype=torch.float32, device=q.device) if split else out
-    num_tiles = triton.cdiv(max_query_len, tiles.rows // group_size)
-    paged_attention_kernel[(num_tiles * tiles.splits, K, S)](
-        q, keys, values, tables, query_start_loc, seq_lens, parts, lse,
-        *q.stride()[:2], *keys.stride()[:3], *values.stride()[:3], tables.stride(0),
-        *parts.stride()[:2], *lse.stride()[:2], D**-0.5 / math.log(2), window, D,
-        G=group_size, P=P, M=tiles.rows, N=tiles.keys, E=padded, SPLITS=tiles.splits,
-        num_warps=tiles.warps, num_stages=tiles.stages, **OPTIONS,
-    )  # fmt: skip
-    if split:
-        combine_kernel[(T, H)](parts, lse, out, H, D, E=padded, SPLITS=tiles.splits, **OPTIONS)
+    tiles = tiles or choose_tiles(q, keys, len(seq_lens), max_query_len, min(max_seq_len, window + max_query_len))
+    parts, lse = (out[:, :, None], out) if tiles.splits == 1 else make_room(q, tiles.splits)
+    launch((q, keys, values, tables, query_start_loc, seq_lens), parts, lse, window, max_query_len, tiles)
+    if tiles.splits > 1:
+        combine_kernel[q.shape[:2]](parts, lse, out, *q.shape[1:], E=padded(q), SPLITS=tiles.splits, **OPTIONS)
     return out
 
 
@@ -182,12 +171,40 @@ def check(q: Tensor, keys: Tensor, values: Tensor, tables: Tensor, query_start_l
         raise ValueError(f"{H} query heads of {D} over {keys.shape[1]} kv heads: D is at most 256, H a multiple of K")
 
 
-def choose_tiles(q: Tensor, num_walks: int, group_size: int, max_query_len: int, longest: int) -> Tiles:
+def make_room(q: Tensor, splits: int) -> tuple[Tensor, Tensor]:
+    """For the results of each split [T, H, SPLITS, D] and their sums [T, H, SPLITS], in float32."""
+    parts = torch.empty(*q.shape[:2], splits, q.shape[2], dtype=torch.float32, device=q.device)
+    return parts, torch.empty(parts.shape[:3], dtype=torch.float32, device=q.device)
+
+
+def launch(
+    batch: tuple[Tensor, ...], parts: Tensor, lse: Tensor, window: int, max_query_len: int, tiles: Tiles
+) -> None:
+    """parts [T, H, SPLITS, D], lse [T, H, SPLITS]; one split alone writes no lse."""
+    q, keys, values, tables, _, seq_lens = batch
+    (_, num_heads, head_dim), (_, num_kv_heads, block_size, _) = q.shape, keys.shape
+    group_size = num_heads // num_kv_heads
+    num_tiles = triton.cdiv(max_query_len, tiles.rows // group_size)
+    paged_attention_kernel[(num_tiles * tiles.splits, num_kv_heads, len(seq_lens))](
+        *batch, parts, lse,
+        *q.stride()[:2], *keys.stride()[:3], *values.stride()[:3], tables.stride(0),
+        *parts.stride()[:2], *lse.stride()[:2], head_dim**-0.5 / math.log(2), window, head_dim,
+        G=group_size, P=block_size, M=tiles.rows, N=tiles.keys, E=padded(q), SPLITS=tiles.splits,
+        num_warps=tiles.warps, num_stages=tiles.stages, **OPTIONS,
+    )  # fmt: skip
+
+
+def padded(q: Tensor) -> int:
+    """The power of two above a head's size."""
+    return max(16, int(triton.next_power_of_2(q.shape[-1])))
+
+
+def choose_tiles(q: Tensor, keys: Tensor, num_seqs: int, max_query_len: int, longest: int) -> Tiles:
     """Matrix units want 16 rows or more: a decode has its group, a prompt fills 128. Registers set the limit."""
-    wide = q.dtype == torch.float32 or q.shape[-1] > 128
+    group_size, wide = q.shape[1] // keys.shape[1], q.dtype == torch.float32 or q.shape[-1] > 128
     num_rows, whole_group = max_query_len * group_size, triton.next_power_of_2(group_size)
     rows = max(16, triton.next_power_of_2(num_rows)) if num_rows <= 32 else max(whole_group, 32 if wide else 128)
-    splits = choose_splits(num_walks, longest, q.device) if num_rows <= rows else 1
+    splits = choose_splits(num_seqs * keys.shape[1], longest, q.device) if num_rows <= rows else 1
     return Tiles(rows, keys=32 if wide else 64, splits=splits, warps=4 if rows <= 32 else 8, stages=2)
 
 

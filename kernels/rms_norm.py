@@ -41,24 +41,21 @@ def rms_norm_kernel(
     R: tl.constexpr, C: tl.constexpr, ADD: tl.constexpr,
 ):  # fmt: skip
     """Rows [T, num_heads], each of `size` numbers; x_t and x_h are the strides of x."""
-    o_row = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)  # [R]
-    o_col = tl.arange(0, C)  # [C]
-    m_row, m_col = o_row < num_rows, o_col < size
-    mask = m_row[:, None] & m_col[None, :]
-    o_x = o_row // num_heads * x_t + o_row % num_heads * x_h  # [R]
-    o_out = o_row[:, None] * size + o_col[None, :]  # [R, C], the results are contiguous
-    b_x = tl.load(p_x + o_x[:, None] + o_col[None, :], mask=mask, other=0.0)  # [R, C]
+    o_row = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)[:, None]  # [R, 1]
+    o_col = tl.arange(0, C)[None, :]  # [1, C]
+    mask = (o_row < num_rows) & (o_col < size)
+    p_row = p_x + o_row // num_heads * x_t + o_row % num_heads * x_h
+    b_x = tl.load(p_row + o_col, mask=mask, other=0.0)  # [R, C]
+    o_out = o_row * size + o_col  # the results are contiguous
     if ADD:
-        p_row = p_residual + o_row * residual_t
-        b_residual = tl.load(p_row[:, None] + o_col[None, :], mask=mask, other=0.0)
+        b_residual = tl.load(p_residual + o_row * residual_t + o_col, mask=mask, other=0.0)
         b_x = (b_x.to(tl.float32) + b_residual.to(tl.float32)).to(b_x.dtype)
         tl.store(p_total + o_out, b_x, mask=mask)
     b_wide = b_x.to(tl.float32)
     b_scale = tl.rsqrt(tl.sum(b_wide * b_wide, axis=1) / size + eps)  # [R]
     b_normed = (b_wide * b_scale[:, None]).to(b_x.dtype).to(tl.float32)
-    b_weight = tl.load(p_weight + o_col, mask=m_col, other=0.0).to(tl.float32)  # [C]
-    b_out = b_normed * b_weight[None, :]
-    tl.store(p_out + o_out, b_out, mask=mask)
+    b_weight = tl.load(p_weight + o_col, mask=o_col < size, other=0.0).to(tl.float32)  # [1, C]
+    tl.store(p_out + o_out, b_normed * b_weight, mask=mask)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:

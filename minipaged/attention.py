@@ -2,10 +2,10 @@
 
     attend(q, k, v, layer_cache, batch) -> out          one call for prompts, chunks and decodes alike
 
-    torch     the specification in kernels/, on any device and in any dtype
-    (triton   the same on a GPU, in kernels/ too: the next thing to be built)
+    torch     the specification in kernels/, on any device and in any dtype; float32 on a CPU has a fast twin
+    triton    the same on a GPU, in kernels/*_triton.py: triton_ops.py
 
-Chosen once, in `choose_attend`, where the model is put together. Invariant: all of a step's keys and values are in
+Chosen once, in ops.py, where the model is put together. Invariant: all of a step's keys and values are in
 their slots before the first is read. (From level 01.)"""
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ Attend = Callable[[Tensor, Tensor, Tensor, LayerCache, InputBatch], Tensor]
 
 
 def choose_attend(dtype: torch.dtype, device: torch.device, window: int | None) -> Attend:
-    """The implementation for one layer; `window` is its sliding window."""
+    """The torch implementation for one layer; `window` is its sliding window."""
     twin = device.type == "cpu" and dtype == torch.float32
     return partial(attend_cpu if twin else attend_spec, ALL_KEYS if window is None else window)
 

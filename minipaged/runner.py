@@ -12,14 +12,12 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from .attention import choose_attend
 from .batch import Batch
 from .config import EngineConfig
 from .input_batch import to_device
@@ -28,6 +26,7 @@ from .models.config import ModelConfig, read_json, read_model_config, read_token
 from .models.decoder import Decoder
 from .models.hub import resolve_model
 from .models.weights import fill_with_noise, load_weights
+from .ops import choose_ops, use_interpreter
 from .progress import say
 
 if TYPE_CHECKING:
@@ -102,7 +101,7 @@ def load_model(config: EngineConfig) -> ModelRunner:
 
 def load_decoder(config: EngineConfig, model_config: ModelConfig, folder: Path) -> Decoder:
     device, dtype = torch.device(config.device), getattr(torch, config.dtype)
-    model = Decoder(model_config, partial(choose_attend, dtype, device), dtype, device)
+    model = Decoder(model_config, choose_ops(config.attention_backend, dtype, device), dtype, device)
     with torch.inference_mode():
         if config.load_format == "dummy":
             fill_with_noise(model)
@@ -130,11 +129,13 @@ def choose_device(config: EngineConfig) -> EngineConfig:
     device = ("cuda" if has_cuda else "cpu") if config.device == "auto" else config.device
     if device == "cuda" and not has_cuda:
         raise ValueError("device cuda: there is no CUDA device here (use cpu or auto)")
-    if config.attention_backend == "triton":
-        raise ValueError("attention_backend triton is not built yet (use torch or auto)")
     auto = "bfloat16" if device == "cuda" else "float32"
     dtype = auto if config.dtype == "auto" else config.dtype
-    return replace(config, device=device, dtype=dtype, attention_backend="torch")
+    fastest = "triton" if device == "cuda" else "torch"
+    backend = fastest if config.attention_backend == "auto" else config.attention_backend
+    if backend == "triton" and device == "cpu":
+        use_interpreter(dtype)
+    return replace(config, device=device, dtype=dtype, attention_backend=backend)
 
 
 def choose_max_model_len(config: EngineConfig, model: ModelConfig) -> int:

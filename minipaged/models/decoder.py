@@ -9,43 +9,43 @@ T tokens of all sequences lie behind one another: nothing but `attend` knows whe
 Qwen3 are this one family and differ by what config.py says: biases, a norm on q and k, windows. Invariant: only sampled
 rows reach the lm_head, the largest product of all. (From level 01.)"""
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
-from torch.nn.functional import rms_norm, silu
 
-from ..attention import Attend
 from ..input_batch import InputBatch
 from ..kv_cache import KVCache, LayerCache
+from ..ops import Ops
 from .config import ModelConfig
 from .linear import Linear
-from .rotary import Rotary, rotate
+from .rotary import Rotary
 
 Angles = tuple[Tensor, Tensor]  # cos and sin, each [T, 1, D / 2]
-MakeAttend = Callable[[int | None], Attend]  # given a layer's sliding window
 
 
 class RMSNorm:
     """x / sqrt(mean(x^2) + eps), times a weight per channel."""
 
-    def __init__(self, size: int, eps: float, dtype: torch.dtype, device: torch.device):
-        self.weight, self.eps = torch.empty(size, dtype=dtype, device=device), eps
+    def __init__(self, size: int, eps: float, ops: Ops, dtype: torch.dtype, device: torch.device):
+        self.weight, self.eps, self.ops = torch.empty(size, dtype=dtype, device=device), eps, ops
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [..., size] -> the same shape"""
-        return rms_norm(x, self.weight.shape, self.weight, self.eps)
+        return self.ops.rms_norm(x, self.weight, self.eps)
+
+    def of_sum(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """x, residual [T, M] -> the norm of their sum, and the sum"""
+        return self.ops.add_rms_norm(x, residual, self.weight, self.eps)
 
 
 class Attention:
-    def __init__(self, config: ModelConfig, attend: Attend, dtype: torch.dtype, device: torch.device):
+    def __init__(self, config: ModelConfig, window: int | None, ops: Ops, dtype: torch.dtype, device: torch.device):
         self.num_heads, self.num_kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
         q, kv, hidden = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim, config.hidden_size
         self.qkv_proj = Linear(q + 2 * kv, hidden, bias=config.qkv_bias, dtype=dtype, device=device)
         self.o_proj = Linear(hidden, q, bias=config.o_bias, dtype=dtype, device=device)
-        self.q_norm = RMSNorm(config.head_dim, config.rms_norm_eps, dtype, device) if config.qk_norm else None
-        self.k_norm = RMSNorm(config.head_dim, config.rms_norm_eps, dtype, device) if config.qk_norm else None
-        self.attend = attend
+        self.q_norm = RMSNorm(config.head_dim, config.rms_norm_eps, ops, dtype, device) if config.qk_norm else None
+        self.k_norm = RMSNorm(config.head_dim, config.rms_norm_eps, ops, dtype, device) if config.qk_norm else None
+        self.attend, self.rope = ops.make_attend(window), ops.rope
 
     def __call__(self, x: Tensor, angles: Angles, cache: LayerCache, batch: InputBatch) -> Tensor:
         """x [T, M] -> [T, M]"""
@@ -53,7 +53,7 @@ class Attention:
         q, k, v = qkv.tensor_split([self.num_heads, self.num_heads + self.num_kv_heads], dim=1)  # [T, H | K | K, D]
         if self.q_norm and self.k_norm:
             q, k = self.q_norm(q), self.k_norm(k)
-        out = self.attend(rotate(q, *angles), rotate(k, *angles), v, cache, batch)  # [T, H, D]
+        out = self.attend(self.rope(q, *angles), self.rope(k, *angles), v, cache, batch)  # [T, H, D]
         return self.o_proj(out.flatten(1))
 
     def checkpoint(self, name: str) -> dict[str, Tensor]:
@@ -67,15 +67,15 @@ class Attention:
 
 
 class MLP:
-    def __init__(self, config: ModelConfig, dtype: torch.dtype, device: torch.device):
+    def __init__(self, config: ModelConfig, ops: Ops, dtype: torch.dtype, device: torch.device):
         self.size, hidden, bias = config.intermediate_size, config.hidden_size, config.mlp_bias
         self.gate_up_proj = Linear(2 * self.size, hidden, bias=bias, dtype=dtype, device=device)
         self.down_proj = Linear(hidden, self.size, bias=bias, dtype=dtype, device=device)
+        self.silu_mul = ops.silu_mul
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [T, M] -> [T, M], by way of [T, F]"""
-        gate, up = self.gate_up_proj(x).chunk(2, dim=-1)  # [T, F]
-        return self.down_proj(silu(gate) * up)
+        return self.down_proj(self.silu_mul(self.gate_up_proj(x)))
 
     def checkpoint(self, name: str) -> dict[str, Tensor]:
         parts = self.gate_up_proj.rows(f"{name}.gate_proj", 0, self.size)
@@ -84,16 +84,17 @@ class MLP:
 
 
 class Layer:
-    def __init__(self, config: ModelConfig, attend: Attend, dtype: torch.dtype, device: torch.device):
-        self.input_norm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype, device)
-        self.attention = Attention(config, attend, dtype, device)
-        self.post_norm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype, device)
-        self.mlp = MLP(config, dtype, device)
+    def __init__(self, config: ModelConfig, window: int | None, ops: Ops, dtype: torch.dtype, device: torch.device):
+        self.input_norm = RMSNorm(config.hidden_size, config.rms_norm_eps, ops, dtype, device)
+        self.attention = Attention(config, window, ops, dtype, device)
+        self.post_norm = RMSNorm(config.hidden_size, config.rms_norm_eps, ops, dtype, device)
+        self.mlp = MLP(config, ops, dtype, device)
 
     def __call__(self, x: Tensor, angles: Angles, cache: LayerCache, batch: InputBatch) -> Tensor:
         """x [T, M] -> [T, M]"""
-        x = x + self.attention(self.input_norm(x), angles, cache, batch)
-        return x + self.mlp(self.post_norm(x))
+        change = self.attention(self.input_norm(x), angles, cache, batch)
+        normed, x = self.post_norm.of_sum(change, residual=x)
+        return x + self.mlp(normed)
 
     def checkpoint(self, name: str) -> dict[str, Tensor]:
         norms = {"input_layernorm": self.input_norm, "post_attention_layernorm": self.post_norm}
@@ -104,11 +105,11 @@ class Layer:
 class Decoder:
     """Weights are uninitialised until `weights.py` has filled what `checkpoint` names."""
 
-    def __init__(self, config: ModelConfig, make_attend: MakeAttend, dtype: torch.dtype, device: torch.device):
+    def __init__(self, config: ModelConfig, ops: Ops, dtype: torch.dtype, device: torch.device):
         self.config = config
         self.embedding = torch.empty(config.vocab_size, config.hidden_size, dtype=dtype, device=device)  # [V, M]
-        self.layers = [Layer(config, make_attend(window), dtype, device) for window in config.sliding_windows]
-        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype, device)
+        self.layers = [Layer(config, window, ops, dtype, device) for window in config.sliding_windows]
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, ops, dtype, device)
         self.rotary = Rotary(config, dtype, device)
         self.lm_head = Linear(config.vocab_size, config.hidden_size, bias=False, dtype=dtype, device=device)
         if config.tie_word_embeddings:

@@ -27,7 +27,7 @@ def check(world, tiles=None):
 
 
 @given(worlds(), st.sampled_from(TILES))
-@settings(max_examples=50)
+@settings(max_examples=40)
 def test_any_ragged_batch_gives_what_the_specification_gives(world, tiles):
     check(world, tiles)
 
@@ -83,8 +83,8 @@ def test_a_window_of_four_shows_each_token_itself_and_the_three_before_it(query_
 
 @by_tiles
 def test_a_window_counts_from_each_token_whatever_the_chunk(tiles):
-    for window in (1, 3, 16, 17):
-        check(World((70, 40), (9, 40), window=window), tiles)
+    for window in (1, 16, 17):
+        check(World((70, 20), (9, 20), 1, window=window), tiles)
 
 
 def test_blocks_that_fell_out_of_the_window_are_never_read():
@@ -118,8 +118,8 @@ def test_wide_tables_are_read_by_their_stride():
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_cutting_a_long_walk_into_splits_changes_nothing_but_rounding(dtype):
-    world = World((300, 40, 1), (1, 2, 1), dtype=dtype, num_kv_heads=1)
-    for splits in (1, 2, 8, 32):
+    world = World((200, 40, 1), (1, 2, 1), dtype=dtype, num_kv_heads=1)
+    for splits in (1, 2, 8):
         check(world, Tiles(16, 32, splits, 4, 1))
 
 
@@ -152,8 +152,8 @@ def test_only_a_long_walk_of_few_programs_is_split():
 
 @given(st.integers(1, 71), st.integers(1, 5000), st.sampled_from([16, 64, 128, 256]), st.sampled_from(DTYPES))
 def test_a_tile_holds_a_whole_group_and_a_power_of_two_of_rows(group_size, max_query_len, head_dim, dtype):
-    q = torch.empty(1, 1, head_dim, dtype=dtype, device="meta")
-    tiles = choose_tiles(q, 4, group_size, max_query_len, 4096)
+    q, keys = (torch.empty(1, n, 8, head_dim, dtype=dtype, device="meta") for n in (group_size, 1))
+    tiles = choose_tiles(q[:, :, 0], keys, 4, max_query_len, 4096)
     assert tiles.rows >= max(16, group_size)
     assert tiles.rows & (tiles.rows - 1) == 0
 
@@ -189,8 +189,8 @@ def test_what_does_not_fit_is_refused_by_name(message):
 
 @pytest.mark.skipif(DEVICE == "cuda", reason="only the interpreter can be stepped through")
 def test_a_breakpoint_inside_the_kernel_stops():
-    lines, first = inspect.getsourcelines(paged_attention_triton.paged_attention_kernel.fn)
-    wanted = first + next(i for i, line in enumerate(lines) if line.strip().startswith("weights ="))
+    lines, first = inspect.getsourcelines(paged_attention_triton.walk.fn)
+    wanted = first + next(i for i, line in enumerate(lines) if line.strip().startswith("weights,"))
     stops = []
 
     class Debugger(bdb.Bdb):
@@ -201,7 +201,7 @@ def test_a_breakpoint_inside_the_kernel_stops():
 
     world = World((3,), (1,))
     tensors, debugger = world.tensors(), Debugger()
-    assert debugger.set_break(inspect.getsourcefile(paged_attention_triton.paged_attention_kernel.fn), wanted) is None
+    assert debugger.set_break(inspect.getsourcefile(paged_attention_triton.walk.fn), wanted) is None
     debugger.runcall(world.attend, tensors, Tiles(16, 32, 1, 4, 1))
     assert stops == [{"b_q": (16, 16), "scores": (16, 32)}] * 2  # once for each kv head
 

@@ -1,0 +1,78 @@
+"""Whatever is no matrix product comes in two makes, torch's and Triton's, and is chosen once.
+
+    Ops   make_attend(window)     attention over the sequence, the only place where tokens meet    attention.py
+          rms_norm, add_rms_norm  a row over its root mean square; of a sum, and the sum
+          rope                    pairs of a head turned by their token's angle
+          silu_mul                one half of a row opens the other
+
+    attention_backend    torch     plain tensor operations, on a CPU attention with compiled loops
+                         triton    the kernels of kernels/, one launch each: numbers are read and written once
+
+The model is put together with one of them and never asks which. A CPU cannot run what Triton compiles, but Triton can
+interpret a kernel, line by line in Python: hopelessly slow, and the way to look inside one with a debugger. Invariant:
+Triton learns whether to interpret before anything imports it, so kernels are imported late. (From level 01.)"""
+
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import silu
+
+from .attention import Attend, choose_attend
+from .models.rotary import rotate
+from .progress import say
+
+
+class Ops(NamedTuple):
+    make_attend: Callable[[int | None], Attend]  # given a layer's sliding window
+    rms_norm: Callable[[Tensor, Tensor, float], Tensor]  # x [..., size], weight [size], eps -> [..., size]
+    add_rms_norm: Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]  # of x + residual; and that sum
+    rope: Callable[[Tensor, Tensor, Tensor], Tensor]  # x [T, H, D], cos and sin [T, 1, D / 2] -> [T, H, D]
+    silu_mul: Callable[[Tensor], Tensor]  # [T, 2 F] -> [T, F]
+
+
+def choose_ops(backend: str, dtype: torch.dtype, device: torch.device) -> Ops:
+    """backend: torch or triton."""
+    if backend == "triton":
+        from . import triton_ops as fast
+
+        return Ops(fast.make_attend, fast.rms_norm, fast.add_rms_norm, fast.rope, fast.silu_mul)
+    return Ops(partial(choose_attend, dtype, device), rms_norm, add_rms_norm, rotate, silu_mul)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """x [..., size] -> the same shape"""
+    wide = x.float()
+    scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    return weight * (wide * scale).to(x.dtype)
+
+
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """x, residual [T, M] -> the norm of their sum, and the sum"""
+    total = x + residual
+    return rms_norm(total, weight, eps), total
+
+
+def silu_mul(gate_up: Tensor) -> Tensor:
+    """gate_up [T, 2 F] -> [T, F]"""
+    gate, up = gate_up.chunk(2, dim=-1)  # [T, F]
+    return silu(gate) * up
+
+
+def use_interpreter(dtype: str) -> None:
+    """Have Triton interpret kernels. Raises ValueError if it cannot any more, or not with this dtype."""
+    if dtype == "bfloat16":
+        raise ValueError("dtype bfloat16: Triton's interpreter multiplies its bit patterns (use float32 or float16)")
+    if "triton" not in sys.modules:
+        os.environ["TRITON_INTERPRET"] = "1"
+    import triton
+
+    if isinstance(triton.language.zeros, triton.JITFunction):  # its own library was compiled
+        raise ValueError(
+            "attention_backend triton on a CPU: Triton is here already and compiles; set TRITON_INTERPRET=1"
+        )
+    say("attention_backend triton on a CPU: kernels are interpreted, very slowly, so that a debugger can step through")

@@ -1,0 +1,33 @@
+"""The kernels as the model calls them; to import this is to import Triton.
+
+    attend_triton     write_kv, then paged_attention: two launches, and a third when long walks are split
+    the others        as they are in kernels/
+
+Chosen in ops.py, which imports this only if asked for Triton. (From level 01.)"""
+
+from functools import partial
+
+from torch import Tensor
+
+from .attention import Attend
+from .input_batch import InputBatch
+from .kernels.paged_attention import ALL_KEYS
+from .kernels.paged_attention_triton import paged_attention
+from .kernels.rms_norm import add_rms_norm, rms_norm
+from .kernels.rope import rope
+from .kernels.silu_mul import silu_mul
+from .kernels.write_kv_triton import write_kv
+from .kv_cache import LayerCache
+
+__all__ = ["add_rms_norm", "make_attend", "rms_norm", "rope", "silu_mul"]
+
+
+def make_attend(window: int | None) -> Attend:
+    return partial(attend_triton, ALL_KEYS if window is None else window)
+
+
+def attend_triton(window: int, q: Tensor, k: Tensor, v: Tensor, cache: LayerCache, batch: InputBatch) -> Tensor:
+    """q [T, H, D], k and v [T, K, D] -> [T, H, D]"""
+    write_kv(k, v, *cache, batch.slot_mapping)
+    ragged = batch.block_tables, batch.query_start_loc, batch.seq_lens
+    return paged_attention(q, *cache, *ragged, window, batch.max_query_len, batch.max_seq_len)
