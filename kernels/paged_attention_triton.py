@@ -42,7 +42,7 @@ MIN_SPLIT_LEN = 512  # keys: fewer are not worth a program and its share of the 
 def paged_attention_kernel(
     p_q, p_keys, p_values, p_tables, p_starts, p_lens, p_out, p_lse,
     q_t, q_h, keys_b, keys_h, keys_p, values_b, values_h, values_p, tables_s, out_t, out_h, lse_t, lse_h,
-    scale, window, head_dim,  # x_t, x_h, x_b, x_p, ...: strides of x from token to token, head, block, slot
+    scale, window, D: tl.constexpr,  # above: strides, x_t of x from token to token, x_h from head to head, ...
     G: tl.constexpr, P: tl.constexpr, M: tl.constexpr, N: tl.constexpr, E: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
     tile, split = tl.program_id(0) // SPLITS, tl.program_id(0) % SPLITS
@@ -50,20 +50,21 @@ def paged_attention_kernel(
     start = tl.load(p_starts + seq).to(tl.int64)
     num_queries = (tl.load(p_starts + seq + 1) - start).to(tl.int32)
     first, before = tile * (M // G), tl.load(p_lens + seq) - num_queries
-    if first < num_queries:
-        o_row, o_d = tl.arange(0, M), tl.arange(0, E)[None, :]
-        o_token, o_head = first + o_row // G, kv_head * G + o_row % G  # [M]
-        m_row = (o_row < M // G * G) & (o_token < num_queries)
-        mask = m_row[:, None] & (o_d < head_dim)
-        b_q = tl.load(p_q + ((start + o_token) * q_t + o_head * q_h)[:, None] + o_d, mask=mask, other=0.0)  # [M, E]
-        last = before + tl.minimum(first + M // G, num_queries)
-        lo, begin, hi = span(before + first - window + 1, last, split, N, SPLITS)
-        acc, lse = walk(
-            b_q, before + o_token, p_keys + kv_head * keys_h, p_values + kv_head * values_h, p_tables + seq * tables_s,
-            keys_b, keys_p, values_b, values_p, lo, begin, hi, scale, window, head_dim, P, M, N, E)  # fmt: skip
-        o_out = (start + o_token) * out_t + o_head * out_h + split * head_dim
-        tl.store(p_out + o_out[:, None] + o_d, acc, mask=mask)
-        tl.store(p_lse + (start + o_token) * lse_t + o_head * lse_h + split, lse, mask=m_row & (SPLITS > 1))
+    if first >= num_queries:
+        return
+    o_row, o_d = tl.arange(0, M), tl.arange(0, E)[None, :]  # [M], [1, E]
+    o_token, o_head = first + o_row // G, kv_head * G + o_row % G  # [M]
+    m_row = (o_row < M // G * G) & (o_token < num_queries)
+    mask = m_row[:, None] & (o_d < D)
+    b_q = tl.load((p_q + (start + o_token) * q_t + o_head * q_h)[:, None] + o_d, mask=mask, other=0.0)  # [M, E]
+    last = before + tl.minimum(first + M // G, num_queries)
+    lo, begin, hi = span(before + first - window + 1, last, split, N, SPLITS)
+    acc, lse = walk(
+        b_q, before + o_token, p_keys + kv_head * keys_h, p_values + kv_head * values_h, p_tables + seq * tables_s,
+        keys_b, keys_p, values_b, values_p, lo, begin, hi, scale, window, D, P, M, N, E)  # fmt: skip
+    o_out = (start + o_token) * out_t + o_head * out_h + split * D
+    tl.store(p_out + o_out[:, None] + o_d, acc, mask=mask)
+    tl.store(p_lse + (start + o_token) * lse_t + o_head * lse_h + split, lse, mask=m_row & (SPLITS > 1))
 
 
 @triton.jit
@@ -79,7 +80,7 @@ def span(lo, hi, split, N: tl.constexpr, SPLITS: tl.constexpr):
 @triton.jit
 def walk(
     b_q, position, p_keys, p_values, p_table, keys_b, keys_p, values_b, values_p,
-    lo, begin, hi, scale, window, head_dim, P: tl.constexpr, M: tl.constexpr, N: tl.constexpr, E: tl.constexpr,
+    lo, begin, hi, scale, window, D: tl.constexpr, P: tl.constexpr, M: tl.constexpr, N: tl.constexpr, E: tl.constexpr,
 ):  # fmt: skip
     """Rows [M, E] past the keys begin .. hi: their results [M, E], and log2(sum of 2 ^ scores) [M]."""
     top, total = tl.full([M], float("-inf"), tl.float32), tl.full([M], 0.0, tl.float32)
@@ -87,19 +88,19 @@ def walk(
     for n in range(begin, hi, N):
         o_key = n + tl.arange(0, N)  # [N]
         m_key = (o_key >= lo) & (o_key < hi)
-        b_block = tl.load(p_table + o_key // P, mask=m_key, other=0).to(tl.int64)  # [N]
-        b_slot = (o_key % P).to(tl.int64)
-        mask = m_key[:, None] & (o_d < head_dim)
-        b_k = tl.load(p_keys + (b_block * keys_b + b_slot * keys_p)[:, None] + o_d, mask=mask, other=0.0)  # [N, E]
-        b_v = tl.load(p_values + (b_block * values_b + b_slot * values_p)[:, None] + o_d, mask=mask, other=0.0)
+        b_block, o_slot = tl.load(p_table + o_key // P, mask=m_key, other=0).to(tl.int64), (o_key % P).to(tl.int64)
+        mask = m_key[:, None] & (o_d < D)
+        b_k = tl.load((p_keys + b_block * keys_b + o_slot * keys_p)[:, None] + o_d, mask=mask, other=0.0)  # [N, E]
         distance = position[:, None] - o_key[None, :]  # [M, N]
         scores = tl.dot(b_q, tl.trans(b_k), input_precision="ieee") * scale
         scores = tl.where((distance >= 0) & (distance < window), scores, float("-inf"))
         new_top = tl.maximum(top, tl.max(scores, axis=1))
         base = tl.where(new_top == float("-inf"), 0.0, new_top)  # of a row that has seen nothing yet
         weights, shrink = tl.exp2(scores - base[:, None]), tl.exp2(top - base)
+        b_v = tl.load((p_values + b_block * values_b + o_slot * values_p)[:, None] + o_d, mask=mask, other=0.0)
+        total = total * shrink + tl.sum(weights, axis=1)
         acc = tl.dot(weights.to(b_v.dtype), b_v, acc * shrink[:, None], input_precision="ieee")
-        top, total = new_top, total * shrink + tl.sum(weights, axis=1)
+        top = new_top
     seen = tl.where(total > 0, total, 1.0)
     return acc / seen[:, None], top + tl.log2(seen)
 
@@ -188,8 +189,8 @@ def launch(
     paged_attention_kernel[(num_tiles * tiles.splits, num_kv_heads, len(seq_lens))](
         *batch, parts, lse,
         *q.stride()[:2], *keys.stride()[:3], *values.stride()[:3], tables.stride(0),
-        *parts.stride()[:2], *lse.stride()[:2], head_dim**-0.5 / math.log(2), window, head_dim,
-        G=group_size, P=block_size, M=tiles.rows, N=tiles.keys, E=padded(q), SPLITS=tiles.splits,
+        *parts.stride()[:2], *lse.stride()[:2], head_dim**-0.5 / math.log(2), window,
+        G=group_size, P=block_size, D=head_dim, M=tiles.rows, N=tiles.keys, E=padded(q), SPLITS=tiles.splits,
         num_warps=tiles.warps, num_stages=tiles.stages, **OPTIONS,
     )  # fmt: skip
 
@@ -205,7 +206,7 @@ def choose_tiles(q: Tensor, keys: Tensor, num_seqs: int, max_query_len: int, lon
     num_rows, whole_group = max_query_len * group_size, triton.next_power_of_2(group_size)
     rows = max(16, triton.next_power_of_2(num_rows)) if num_rows <= 32 else max(whole_group, 32 if wide else 128)
     splits = choose_splits(num_seqs * keys.shape[1], longest, q.device) if num_rows <= rows else 1
-    return Tiles(rows, keys=32 if wide else 64, splits=splits, warps=4 if rows <= 32 else 8, stages=2)
+    return Tiles(rows, keys=32 if wide or rows > 32 else 64, splits=splits, warps=4 if rows <= 32 else 8, stages=2)
 
 
 def choose_splits(num_walks: int, longest: int, device: torch.device) -> int:

@@ -45,11 +45,11 @@ class World:
         integers = (tables, torch.tensor([0, *accumulate(self.query_lens)]), torch.tensor(self.lens))
         return [t.to(DEVICE, self.dtype) for t in (q, *pool)] + [t.to(DEVICE, torch.int32) for t in integers]
 
-    def attend(self, tensors, tiles=None):
+    def attend(self, tensors, tiles=None, launcher=paged_attention):
         """What the kernel says."""
         longest = max(self.query_lens), max(self.lens)
         tiles = tiles and tiles._replace(rows=max(tiles.rows, 32 * (self.group_size > 16)))
-        return guarded(paged_attention, *tensors, self.window, *longest, tiles)
+        return guarded(launcher, *tensors, self.window, *longest, tiles)
 
     def expected(self, tensors):
         """What the specification says, in float32."""

@@ -88,11 +88,11 @@ def test_a_window_counts_from_each_token_whatever_the_chunk(tiles):
 
 
 def test_blocks_that_fell_out_of_the_window_are_never_read():
-    world = World((40,), (1,), window=6)
+    world = World((50,), (1,), window=6)
     tensors = world.tensors()
     expected = world.expected(tensors)
     tables = tensors[3]
-    tables[0, :4] = 10**6  # positions 0 .. 32 are nowhere
+    tables[0, :5] = 10**6  # positions 0 .. 40 are nowhere
     assert_close(world.attend(tensors), expected, LARGEST)
 
 

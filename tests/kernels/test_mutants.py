@@ -1,0 +1,137 @@
+"""Each of these small wrong edits of a kernel must be caught, and the kernels as they are must pass the same judges.
+
+    mutants/*.toml     file; then for each mutant the fault it stands for, the old text and the new
+    judge              a few small launches against the specification, in the order of what they cost
+
+A mutant is written to a folder of its own, as the interpreter reads a kernel from its file, and imported from there."""
+
+import sys
+import tomllib
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import pytest
+import torch
+
+from minipaged.kernels.paged_attention_triton import Tiles
+from minipaged.kernels.rms_norm import add_rms_norm_spec, rms_norm_spec
+from minipaged.kernels.rope import rope_spec
+from minipaged.kernels.silu_mul import silu_mul_spec
+from minipaged.kernels.write_kv import write_kv_spec
+from tests.kernels.guard import DEVICE, assert_close, guarded, randn
+from tests.kernels.pool import SPARE, World, far_apart
+
+KERNELS = Path(__file__).parent.parent.parent / "kernels"
+FILES = {path.stem: tomllib.loads(path.read_text()) for path in sorted(Path(__file__).parent.glob("mutants/*.toml"))}
+MUTANTS = [(name, mutant) for name, document in FILES.items() for mutant in document["mutant"]]
+pytestmark = pytest.mark.skipif(DEVICE == "cuda", reason="a wrong address on a GPU ends the process; interpreted here")
+
+
+def read(name, old="", new="", also=()):
+    text = (KERNELS / FILES[name]["file"]).read_text()
+    for was, becomes in [(old, new), *zip(also[::2], also[1::2], strict=True)]:
+        assert not was or text.count(was) == 1, f"{name} holds {text.count(was)} times: {was}"
+        text = text.replace(was, becomes) if was else text
+    return text
+
+
+def load(text, folder):
+    path = folder / "mutant.py"
+    path.write_text(text)
+    spec = spec_from_file_location("minipaged.kernels.mutant", path)
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    sys.modules.pop("minipaged.kernels.mutant", None)
+    return module
+
+
+def judge_paged_attention_triton(module):
+    for world, tiles in [
+        (World((13, 0, 5), (1, 1, 2), group_size=3, head_dim=24), None),
+        (World((20,), (9,), 1, window=6), Tiles(16, 16, 1, 4, 1)),
+        (World((45, 20), (1, 3), 1), Tiles(16, 16, 2, 4, 1)),
+        (World((70,), (32,), 1), Tiles(64, 16, 1, 4, 1)),
+        (World((2,), (5,), 1), None),
+    ]:
+        tensors = interleaved(world.tensors())
+        out = world.attend(tensors, tiles, module.paged_attention)
+        if world.query_lens > world.lens:
+            assert (out[:3] == 0).all()
+        else:
+            assert_close(out, world.expected(tensors), 4.5)
+    judge_window(module)
+    judge_addresses(module)
+
+
+def interleaved(tensors):
+    """Keys and values with different strides."""
+    q, keys, values, *rest = tensors
+    return [q, keys, torch.stack((values, values), dim=1)[:, 0], *rest]
+
+
+def judge_window(module):
+    world = World((50,), (1,), 1, window=6)
+    tensors = world.tensors()
+    expected, tables = world.expected(tensors), tensors[3]
+    tables[0, :5] = next(block for block in range(7 + SPARE) if block not in tables[0].tolist())  # all NaN
+    assert_close(world.attend(tensors, None, module.paged_attention), expected, 4.5)
+
+
+def judge_addresses(module):
+    world = World((40,), (3,), num_kv_heads=1, block_size=16, dtype=torch.float16)
+    q, *pool, tables, starts, lens = world.tensors()
+    near = [t[tables[0, :3].long()] for t in pool]
+    tables[0, :3] = torch.arange(3)
+    far = [t.copy_(part) for t, part in zip(far_apart(2, *near[0].shape[1:]), near, strict=True)]
+    expected = world.expected([q, *near, tables, starts, lens])
+    assert_close(world.attend([q, *far, tables, starts, lens], None, module.paged_attention), expected, 4.5)
+
+
+def judge_write_kv_triton(module):
+    k, v = randn(5, 3, 24), randn(5, 7, 24, seed=1)[:, 2:5]
+    pool = torch.full((6, 2, 3, 8, 24), float("nan"), device=DEVICE)
+    expected, slots = pool.clone(), torch.tensor([9, -1, 0, 31, 16])
+    for written, write in ((expected, write_kv_spec), (pool, module.write_kv)):
+        write(k, v, written[1:-1, 0], written[1:-1, 1], slots)
+    assert torch.equal(pool.view(torch.int32), expected.view(torch.int32))
+    keys, values = far_apart(2, 1, 8, 16)
+    k, v = randn(2, 2, 1, 16, dtype=torch.float16)
+    module.write_kv(k, v, keys, values, torch.tensor([23, 8]))
+    assert torch.equal(torch.stack((keys[2, :, 7], keys[1, :, 0])), k)
+
+
+def judge_rms_norm(module):
+    x, weight = 1e-3 * randn(5, 7, 30)[:, 2:5, :24], randn(24, seed=1)
+    assert_close(guarded(module.rms_norm, x, weight, 1e-5), rms_norm_spec(x, weight, 1e-5), 16)
+    x, residual, weight = randn(5, 32).half()[:, :24], randn(5, 24, seed=1).half(), torch.ones(24).half()
+    out, total = guarded(module.add_rms_norm, x, residual, weight, 1e-5)
+    assert torch.equal(total, x + residual)
+    assert torch.equal(out, add_rms_norm_spec(x, residual, weight, 1e-5)[0])
+
+
+def judge_rope(module):
+    angles = 100 * randn(3, 1, 12, seed=1)
+    x, cos, sin = randn(3, 23, 24)[:, 1:20], angles.cos(), angles.sin()
+    assert_close(guarded(module.rope, x, cos, sin), rope_spec(x, cos, sin), 8)
+
+
+def judge_silu_mul(module):
+    gate_up = randn(3, 50)[:, :46]
+    assert_close(guarded(module.silu_mul, gate_up), silu_mul_spec(gate_up), 16)
+
+
+def judge(name, module):
+    globals()[f"judge_{name}"](module)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_kernels_as_they_are_pass_every_judge(name, tmp_path):
+    judge(name, load(read(name), tmp_path))
+
+
+@pytest.mark.filterwarnings("default")  # an edit must be caught by its numbers, not by numpy's warnings
+@pytest.mark.parametrize(("name", "mutant"), MUTANTS, ids=[f"{name}: {mutant['fault']}" for name, mutant in MUTANTS])
+def test_is_caught(name, mutant, tmp_path):
+    module = load(read(name, mutant["old"], mutant["new"], mutant.get("also", ())), tmp_path)
+    with pytest.raises(AssertionError):
+        judge(name, module)
