@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check format lint types levels bench notebooks clean
+.PHONY: demo test check format lint types levels bench kernels notebooks clean
 
 demo: $(READY)  ## level 03's lesson on the default model
 	@echo "== level 03, continuous batching (the first run converts the default model, once)"
@@ -34,6 +34,9 @@ levels: $(READY)  ## every level on one workload: table and picture
 
 bench: $(READY)  ## the ladder, measured; results in benchmarks/results/
 	$(BIN)/python -m benchmarks.run
+
+kernels: $(READY)  ## what the compilers of four GPUs make of the kernels: registers, memory, matrix units
+	$(BIN)/python -m benchmarks.compile_kernels
 
 notebooks: $(READY)  ## run every walkthrough from top to bottom
 	@echo "== notebooks"

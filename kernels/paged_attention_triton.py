@@ -3,8 +3,9 @@ r"""out[t] = softmax(q[t] . keys / sqrt(D)) . values, over the keys that token t
 The same as `paged_attention_spec` in paged_attention.py, on a GPU, without ever holding a row of scores. A program
 answers for one sequence, one kv head and a few of the sequence's tokens in this step; it walks along their keys:
 
-    rows       its tokens times the G query heads that share the kv head      [M, D]    token-major: row r is
-    keys       N at a time, gathered from wherever their blocks are           [N, D]    token r // G, head r % G
+    rows       its tokens times the G query heads that share the kv head      [M, E]    token-major: row r is
+    keys       N at a time, gathered from wherever their blocks are           [N, E]    token r // G, head r % G
+                                                                              E: the power of two above D, masked
 
                      table    | 7 | 2 | 5 | 9 |        P slots in each
                      keys      --------========--------========       N = 2 P: two blocks in one go
@@ -57,8 +58,7 @@ def paged_attention_kernel(
     m_row = (o_row < M // G * G) & (o_token < num_queries)
     mask = m_row[:, None] & (o_d < D)
     b_q = tl.load((p_q + (start + o_token) * q_t + o_head * q_h)[:, None] + o_d, mask=mask, other=0.0)  # [M, E]
-    last = before + tl.minimum(first + M // G, num_queries)
-    lo, begin, hi = span(before + first - window + 1, last, split, N, SPLITS)
+    lo, begin, hi = span(before + first, tl.minimum(M // G, num_queries - first), window, split, N, SPLITS)
     acc, lse = walk(
         b_q, before + o_token, p_keys + kv_head * keys_h, p_values + kv_head * values_h, p_tables + seq * tables_s,
         keys_b, keys_p, values_b, values_p, lo, begin, hi, scale, window, D, P, M, N, E)  # fmt: skip
@@ -68,9 +68,9 @@ def paged_attention_kernel(
 
 
 @triton.jit
-def span(lo, hi, split, N: tl.constexpr, SPLITS: tl.constexpr):
-    """This split's share of the keys lo .. hi, in whole steps of N: from where to where, and no key before lo."""
-    lo, hi = tl.maximum(lo, 0), tl.maximum(hi, 0)
+def span(position, num_tokens, window, split, N: tl.constexpr, SPLITS: tl.constexpr):
+    """What a split's share is, in whole steps of N, of the keys lo .. hi that tokens from this position on see."""
+    lo, hi = tl.maximum(position - window + 1, 0), tl.maximum(position + num_tokens, 0)
     num_steps = tl.maximum(hi - lo // N * N + N - 1, 0) // N
     share = (num_steps + SPLITS - 1) // SPLITS * N
     begin = lo // N * N + split * share

@@ -1,0 +1,160 @@
+"""The kernels at the shapes of a model of 8 billion parameters, each with whoever does the same work.
+
+    Case    what must move (bytes) and be multiplied (flop) at the very least, and the ways to do it by name:
+            triton      the kernel             spec     its specification in torch
+            torch       torch's own, if it has one: on keys and values that already lie side by side, not in blocks
+            cpu         the compiled loops that a CPU runs, for attention and the KV write
+
+The importer says where Triton is to run before it imports this (kernels.py)."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+from torch.nn.functional import rms_norm as torch_rms_norm
+from torch.nn.functional import scaled_dot_product_attention, silu
+
+from minipaged.kernels.paged_attention import ALL_KEYS, paged_attention_cpu, paged_attention_spec
+from minipaged.kernels.paged_attention_triton import paged_attention
+from minipaged.kernels.rms_norm import add_rms_norm, add_rms_norm_spec, rms_norm, rms_norm_spec
+from minipaged.kernels.rope import rope, rope_spec
+from minipaged.kernels.silu_mul import silu_mul, silu_mul_spec
+from minipaged.kernels.write_kv import write_kv_cpu, write_kv_spec
+from minipaged.kernels.write_kv_triton import write_kv
+
+EPS = 1e-5
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What a case is made of; `SMALL` only shows that everything runs."""
+
+    num_tokens: int = 8192
+    hidden: int = 4096
+    mlp: int = 14336
+    num_heads: int = 32
+    num_kv_heads: int = 8
+    head_dim: int = 128
+    num_decodes: int = 64
+    context: int = 4096
+    dtype: torch.dtype = torch.bfloat16
+    block_size: int = 16
+
+
+SMALL = Sizes(8, 64, 96, 4, 2, 32, 2, 40, torch.float32)
+
+
+@dataclass(frozen=True)
+class Case:
+    kernel: str
+    shape: str
+    num_bytes: int
+    flop: int
+    ways: dict[str, Callable[[], object]]
+
+
+def make_cases(sizes: Sizes, device: torch.device) -> Iterator[Case]:
+    T, context = sizes.num_tokens, sizes.context
+    yield attention_case(f"{sizes.num_decodes} decodes at {context}", sizes, device, sizes.num_decodes, 1, context)
+    yield attention_case(f"1 decode at {8 * context}", sizes, device, 1, 1, 8 * context)
+    yield attention_case(f"prompt of {T}", sizes, device, 1, T, T)
+    yield write_case(sizes, device)
+    yield from norm_cases(sizes, device)
+    yield rope_case(sizes, device)
+    yield silu_mul_case(sizes, device)
+
+
+def attention_case(shape: str, sizes: Sizes, device: torch.device, S: int, m: int, n: int) -> Case:
+    """S sequences with m tokens in this step and n keys each."""
+    H, K, D, P = sizes.num_heads, sizes.num_kv_heads, sizes.head_dim, sizes.block_size
+    num_blocks = -(-n // P)
+    q = randn(sizes, device, S * m, H, D)
+    keys, values = randn(sizes, device, 2, S * num_blocks, K, P, D)
+    tables = torch.randperm(S * num_blocks, dtype=torch.int32).view(S, num_blocks).to(device)
+    starts = torch.tensor([0, *accumulate([m] * S)], dtype=torch.int32, device=device)
+    batch = q, keys, values, tables, starts, torch.full((S,), n, dtype=torch.int32, device=device), ALL_KEYS
+    dense = [side_by_side(pool, tables, n) for pool in (keys, values)]  # [S, K, n, D] each
+    q_dense = q.view(S, m, H, D).transpose(1, 2)  # [S, H, m, D]
+    ways: dict[str, Callable[[], object]] = {
+        "triton": lambda: paged_attention(*batch, m, n),
+        "spec": lambda: paged_attention_spec(*batch),
+        "torch": lambda: scaled_dot_product_attention(q_dense, *dense, is_causal=m > 1, enable_gqa=True),
+    }
+    if device.type == "cpu":
+        ways["cpu"] = lambda: paged_attention_cpu(*batch)
+    pairs = S * (m * n - m * (m - 1) // 2)
+    moved = (2 * q.numel() + 2 * S * n * K * D) * q.element_size()
+    return Case("paged_attention", shape, moved, 4 * H * D * pairs, ways)
+
+
+def side_by_side(pool: Tensor, tables: Tensor, n: int) -> Tensor:
+    """pool [B, K, P, D], tables [S, n / P] -> [S, K, n, D]"""
+    return pool[tables.long()].transpose(1, 2).flatten(2, 3)[:, :, :n].contiguous()
+
+
+def write_case(sizes: Sizes, device: torch.device) -> Case:
+    T, K, D, P = sizes.num_tokens, sizes.num_kv_heads, sizes.head_dim, sizes.block_size
+    k, v = randn(sizes, device, 2, T, K, D)
+    pool = randn(sizes, device, 2, 2 * -(-T // P), K, P, D)
+    slots = torch.randperm(len(pool[0]) * P)[:T].to(device)
+    ways: dict[str, Callable[[], object]] = {
+        "triton": lambda: write_kv(k, v, *pool, slots),
+        "spec": lambda: write_kv_spec(k, v, *pool, slots),
+    }
+    if device.type == "cpu":
+        ways["cpu"] = lambda: write_kv_cpu(k, v, *pool, slots)
+    return Case("write_kv", f"{T} tokens", 4 * k.numel() * k.element_size(), 0, ways)
+
+
+def norm_cases(sizes: Sizes, device: torch.device) -> Iterator[Case]:
+    T, M = sizes.num_tokens, sizes.hidden
+    x, residual, weight = (randn(sizes, device, *shape) for shape in ((T, M), (T, M), (M,)))
+    row_bytes = x.numel() * x.element_size()
+    ways: dict[str, Callable[[], object]] = {
+        "triton": lambda: rms_norm(x, weight, EPS),
+        "spec": lambda: rms_norm_spec(x, weight, EPS),
+        "torch": lambda: torch_rms_norm(x, (M,), weight, EPS),
+    }
+    yield Case("rms_norm", f"{T} x {M}", 2 * row_bytes, 0, ways)
+    ways = {
+        "triton": lambda: add_rms_norm(x, residual, weight, EPS),
+        "spec": lambda: add_rms_norm_spec(x, residual, weight, EPS),
+        "torch": lambda: torch_rms_norm(x + residual, (M,), weight, EPS),
+    }
+    yield Case("add_rms_norm", f"{T} x {M}", 4 * row_bytes, 0, ways)
+
+
+def rope_case(sizes: Sizes, device: torch.device) -> Case:
+    T, H, D = sizes.num_tokens, sizes.num_heads, sizes.head_dim
+    x, cos, sin = randn(sizes, device, T, H, D), *randn(sizes, device, 2, T, 1, D // 2)
+    moved = (2 * x.numel() + 2 * cos.numel()) * x.element_size()
+    return Case(
+        "rope",
+        f"{T} x {H} x {D}",
+        moved,
+        0,
+        {"triton": lambda: rope(x, cos, sin), "spec": lambda: rope_spec(x, cos, sin)},
+    )
+
+
+def silu_mul_case(sizes: Sizes, device: torch.device) -> Case:
+    T, F = sizes.num_tokens, sizes.mlp
+    gate_up = randn(sizes, device, T, 2 * F)
+    gate, up = gate_up.chunk(2, dim=-1)
+    return Case(
+        "silu_mul",
+        f"{T} x {F}",
+        3 * T * F * gate_up.element_size(),
+        0,
+        {
+            "triton": lambda: silu_mul(gate_up),
+            "spec": lambda: silu_mul_spec(gate_up),
+            "torch": lambda: silu(gate).mul_(up),
+        },
+    )
+
+
+def randn(sizes: Sizes, device: torch.device, *shape: int) -> Tensor:
+    return torch.randn(shape, dtype=sizes.dtype, device=device)
