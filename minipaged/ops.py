@@ -19,8 +19,8 @@ from functools import partial
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as nn
 from torch import Tensor
-from torch.nn.functional import silu
 
 from .attention import Attend, choose_attend
 from .models.rotary import rotate
@@ -46,9 +46,7 @@ def choose_ops(backend: str, dtype: torch.dtype, device: torch.device) -> Ops:
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """x [..., size] -> the same shape"""
-    wide = x.float()
-    scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
-    return weight * (wide * scale).to(x.dtype)
+    return nn.rms_norm(x, weight.shape, weight, eps)
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -60,7 +58,7 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
 def silu_mul(gate_up: Tensor) -> Tensor:
     """gate_up [T, 2 F] -> [T, F]"""
     gate, up = gate_up.chunk(2, dim=-1)  # [T, F]
-    return silu(gate) * up
+    return nn.silu(gate) * up
 
 
 def use_interpreter(dtype: str) -> None:

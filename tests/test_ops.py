@@ -1,4 +1,4 @@
-"""Two makes of the same operations: torch's are the kernels' specifications, Triton's agree with them."""
+"""Two makes of the same operations: they agree with the kernels' specifications, and so with each other."""
 
 import os
 import subprocess
@@ -36,9 +36,9 @@ def results(operation, name):
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_torchs_operations_are_the_kernels_specifications(name):
+def test_torchs_operations_agree_with_the_kernels_specifications(name):
     for ours, theirs in zip(results(getattr(TORCH, name), name), results(SPECS[name], name), strict=True):
-        assert torch.equal(ours, theirs)
+        assert_close(ours, theirs, largest=8)
 
 
 @pytest.mark.parametrize("name", SPECS)
