@@ -3,15 +3,14 @@ r"""out[t] = softmax(q[t] . keys / sqrt(D)) . values, over the keys that token t
 The same as `paged_attention_spec` in paged_attention.py, on a GPU, without ever holding a row of scores. A program
 answers for one sequence, one kv head and a few of the sequence's tokens in this step; it walks along their keys:
 
-    rows       its tokens times the G query heads that share the kv head      [M, E]    token-major: row r is
-    keys       N at a time, gathered from wherever their blocks are           [N, E]    token r // G, head r % G
-                                                                              E: the power of two above D, masked
-
+    rows       its tokens times the G query heads that share the kv head     [BR, BD]   token-major: row r is token
+    keys       BN at a time, gathered from wherever their blocks are         [BN, BD]   r // G and head r % G; BD is
+                                                                                        the power of two above D
                      table    | 7 | 2 | 5 | 9 |        P slots in each
-                     keys      --------========--------========       N = 2 P: two blocks in one go
+                     keys      --------========--------========       BN = 2 P: two blocks in one go
                                       lo ^            hi ^            nothing outside lo .. hi is ever read
 
-    for each N keys          scores = rows . keys / sqrt(D), hidden ones -inf          [M, N]
+    for each BN keys         scores = rows . keys / sqrt(D), hidden ones -inf          [BR, BN]
     (online softmax)         top' = max(top, scores);  weights = 2 ^ (scores - top');  shrink = 2 ^ (top - top')
                              acc = acc * shrink + weights . values;  total = total * shrink + sum(weights)
     at the end               out = acc / total          (2 ^ x, with 1 / ln 2 in the scale, is what the hardware has)
@@ -21,6 +20,9 @@ walk is cut into splits, each a program with a result and a log2(sum 2 ^ scores)
 the results together (flash-decoding):
 
     lo [ split 0 | split 1 | split 2 | split 3 ] hi     out = sum over i of out_i 2 ^ lse_i / sum over i of 2 ^ lse_i
+
+To read Triton: a launch starts a grid of programs, and `program_id` tells each which it is; names stand for whole
+tiles, computed at once. p_ is a pointer (or a tile of them), o_ offsets, m_ a mask of what exists, b_ what was loaded.
 
 Prompts, decodes and whatever is between go through the same launch. Invariants: keys outside lo .. hi may be NaN, they
 are not read; a row that sees nothing is zero; sums are float32; offsets into the pool are 64 bits wide."""
@@ -44,54 +46,54 @@ def paged_attention_kernel(
     p_q, p_keys, p_values, p_tables, p_starts, p_lens, p_out, p_lse,
     q_t, q_h, keys_b, keys_h, keys_p, values_b, values_h, values_p, tables_s, out_t, out_h, lse_t, lse_h,
     scale, window, D: tl.constexpr,  # above: strides, x_t of x from token to token, x_h from head to head, ...
-    G: tl.constexpr, P: tl.constexpr, M: tl.constexpr, N: tl.constexpr, E: tl.constexpr, SPLITS: tl.constexpr,
+    G: tl.constexpr, P: tl.constexpr, BR: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
     tile, split = tl.program_id(0) // SPLITS, tl.program_id(0) % SPLITS
     kv_head, seq = tl.program_id(1).to(tl.int64), tl.program_id(2)
     start = tl.load(p_starts + seq).to(tl.int64)
     num_queries = (tl.load(p_starts + seq + 1) - start).to(tl.int32)
-    first, before = tile * (M // G), tl.load(p_lens + seq) - num_queries
+    first, before = tile * (BR // G), tl.load(p_lens + seq) - num_queries
     if first >= num_queries:
         return
-    o_row, o_d = tl.arange(0, M), tl.arange(0, E)[None, :]  # [M], [1, E]
-    o_token, o_head = first + o_row // G, kv_head * G + o_row % G  # [M]
-    m_row = (o_row < M // G * G) & (o_token < num_queries)
+    o_row, o_d = tl.arange(0, BR), tl.arange(0, BD)[None, :]  # [BR], [1, BD]
+    o_token, o_head = first + o_row // G, kv_head * G + o_row % G  # [BR]
+    m_row = (o_row < BR // G * G) & (o_token < num_queries)
     mask = m_row[:, None] & (o_d < D)
-    b_q = tl.load((p_q + (start + o_token) * q_t + o_head * q_h)[:, None] + o_d, mask=mask, other=0.0)  # [M, E]
-    lo, begin, hi = span(before + first, tl.minimum(M // G, num_queries - first), window, split, N, SPLITS)
+    b_q = tl.load((p_q + (start + o_token) * q_t + o_head * q_h)[:, None] + o_d, mask=mask, other=0.0)  # [BR, BD]
+    lo, begin, hi = span(before + first, tl.minimum(BR // G, num_queries - first), window, split, BN, SPLITS)
     acc, lse = walk(
         b_q, before + o_token, p_keys + kv_head * keys_h, p_values + kv_head * values_h, p_tables + seq * tables_s,
-        keys_b, keys_p, values_b, values_p, lo, begin, hi, scale, window, D, P, M, N, E)  # fmt: skip
+        keys_b, keys_p, values_b, values_p, lo, begin, hi, scale, window, D, P, BR, BN, BD)  # fmt: skip
     o_out = (start + o_token) * out_t + o_head * out_h + split * D
     tl.store(p_out + o_out[:, None] + o_d, acc, mask=mask)
     tl.store(p_lse + (start + o_token) * lse_t + o_head * lse_h + split, lse, mask=m_row & (SPLITS > 1))
 
 
 @triton.jit
-def span(position, num_tokens, window, split, N: tl.constexpr, SPLITS: tl.constexpr):
-    """What a split's share is, in whole steps of N, of the keys lo .. hi that tokens from this position on see."""
+def span(position, num_tokens, window, split, BN: tl.constexpr, SPLITS: tl.constexpr):
+    """What a split's share is, in whole steps of BN, of the keys lo .. hi that tokens from this position on see."""
     lo, hi = tl.maximum(position - window + 1, 0), tl.maximum(position + num_tokens, 0)
-    num_steps = tl.maximum(hi - lo // N * N + N - 1, 0) // N
-    share = (num_steps + SPLITS - 1) // SPLITS * N
-    begin = lo // N * N + split * share
+    num_steps = tl.maximum(hi - lo // BN * BN + BN - 1, 0) // BN
+    share = (num_steps + SPLITS - 1) // SPLITS * BN
+    begin = lo // BN * BN + split * share
     return lo, begin, tl.minimum(hi, begin + share)
 
 
 @triton.jit
 def walk(
-    b_q, position, p_keys, p_values, p_table, keys_b, keys_p, values_b, values_p,
-    lo, begin, hi, scale, window, D: tl.constexpr, P: tl.constexpr, M: tl.constexpr, N: tl.constexpr, E: tl.constexpr,
+    b_q, position, p_keys, p_values, p_table, keys_b, keys_p, values_b, values_p, lo, begin, hi, scale, window,
+    D: tl.constexpr, P: tl.constexpr, BR: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
-    """Rows [M, E] past the keys begin .. hi: their results [M, E], and log2(sum of 2 ^ scores) [M]."""
-    top, total = tl.full([M], float("-inf"), tl.float32), tl.full([M], 0.0, tl.float32)
-    acc, o_d = tl.full([M, E], 0.0, tl.float32), tl.arange(0, E)[None, :]
-    for n in range(begin, hi, N):
-        o_key = n + tl.arange(0, N)  # [N]
+    """Rows [BR, BD] past the keys begin .. hi: their results [BR, BD], and log2(sum of 2 ^ scores) [BR]."""
+    top, total = tl.full([BR], float("-inf"), tl.float32), tl.full([BR], 0.0, tl.float32)
+    acc, o_d = tl.full([BR, BD], 0.0, tl.float32), tl.arange(0, BD)[None, :]
+    for n in range(begin, hi, BN):
+        o_key = n + tl.arange(0, BN)  # [BN]
         m_key = (o_key >= lo) & (o_key < hi)
         b_block, o_slot = tl.load(p_table + o_key // P, mask=m_key, other=0).to(tl.int64), (o_key % P).to(tl.int64)
         mask = m_key[:, None] & (o_d < D)
-        b_k = tl.load((p_keys + b_block * keys_b + o_slot * keys_p)[:, None] + o_d, mask=mask, other=0.0)  # [N, E]
-        distance = position[:, None] - o_key[None, :]  # [M, N]
+        b_k = tl.load((p_keys + b_block * keys_b + o_slot * keys_p)[:, None] + o_d, mask=mask, other=0.0)  # [BN, BD]
+        distance = position[:, None] - o_key[None, :]  # [BR, BN]
         scores = tl.dot(b_q, tl.trans(b_k), input_precision="ieee") * scale
         scores = tl.where((distance >= 0) & (distance < window), scores, float("-inf"))
         new_top = tl.maximum(top, tl.max(scores, axis=1))
@@ -106,23 +108,23 @@ def walk(
 
 
 @triton.jit
-def combine_kernel(p_parts, p_lse, p_out, num_heads, head_dim, E: tl.constexpr, SPLITS: tl.constexpr):
+def combine_kernel(p_parts, p_lse, p_out, num_heads, head_dim, BD: tl.constexpr, SPLITS: tl.constexpr):
     """parts [T, H, SPLITS, D] and lse [T, H, SPLITS] -> out [T, H, D], one program for each token and head."""
     row = tl.program_id(0).to(tl.int64) * num_heads + tl.program_id(1)
-    o_split, o_d = tl.arange(0, SPLITS), tl.arange(0, E)
+    o_split, o_d = tl.arange(0, SPLITS), tl.arange(0, BD)
     m_d = o_d < head_dim
     b_lse = tl.load(p_lse + row * SPLITS + o_split)  # [SPLITS]
     top = tl.max(b_lse, axis=0)
     b_share = tl.exp2(b_lse - tl.where(top == float("-inf"), 0.0, top))  # [SPLITS]
     p_part = p_parts + (row * SPLITS + o_split) * head_dim
-    b_part = tl.load(p_part[:, None] + o_d[None, :], mask=m_d[None, :], other=0.0)  # [SPLITS, E]
+    b_part = tl.load(p_part[:, None] + o_d[None, :], mask=m_d[None, :], other=0.0)  # [SPLITS, BD]
     total = tl.sum(b_share, axis=0)
     out = tl.sum(b_part * b_share[:, None], axis=0) / tl.where(total > 0, total, 1.0)
     tl.store(p_out + row * head_dim + o_d, out, mask=m_d)
 
 
 class Tiles(NamedTuple):
-    """How a launch is cut: M rows to a program, N keys at a time, splits to a walk; warps and stages are Triton's."""
+    """How a launch is cut: rows to a program, keys at a time, splits to a walk; warps and stages are Triton's."""
 
     rows: int
     keys: int
@@ -152,7 +154,7 @@ def paged_attention(
     parts, lse = (out[:, :, None], out) if tiles.splits == 1 else make_room(q, tiles.splits)
     launch((q, keys, values, tables, query_start_loc, seq_lens), parts, lse, window, max_query_len, tiles)
     if tiles.splits > 1:
-        combine_kernel[q.shape[:2]](parts, lse, out, *q.shape[1:], E=padded(q), SPLITS=tiles.splits, **OPTIONS)
+        combine_kernel[q.shape[:2]](parts, lse, out, *q.shape[1:], BD=padded(q), SPLITS=tiles.splits, **OPTIONS)
     return out
 
 
@@ -190,7 +192,7 @@ def launch(
         *batch, parts, lse,
         *q.stride()[:2], *keys.stride()[:3], *values.stride()[:3], tables.stride(0),
         *parts.stride()[:2], *lse.stride()[:2], head_dim**-0.5 / math.log(2), window,
-        G=group_size, P=block_size, D=head_dim, M=tiles.rows, N=tiles.keys, E=padded(q), SPLITS=tiles.splits,
+        G=group_size, P=block_size, D=head_dim, BR=tiles.rows, BN=tiles.keys, BD=padded(q), SPLITS=tiles.splits,
         num_warps=tiles.warps, num_stages=tiles.stages, **OPTIONS,
     )  # fmt: skip
 

@@ -3,7 +3,7 @@ r"""Each pair (a, b) of a head's dimensions is turned by its token's angle: a' =
     x[t, h]    [ a0 a1 a2 .. | b0 b1 b2 .. ]       pair i is (a_i, b_i): halves, not neighbours
                  \_________ turned together by cos[t, i], sin[t, i], the same for every head
 
-A program takes one token and up to N of its heads, [N, C] pairs, so a token's angles are read once for many heads.
+A program takes one token and up to BH of its heads, [BH, BI] pairs, so a token's angles are read once for many heads.
 Arithmetic in float32, rounded once (the specification rounds each product). Heads may lie anywhere (q and k are slices
 of a fused qkv), a head's numbers side by side."""
 
@@ -23,16 +23,16 @@ def rope_spec(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 @triton.jit
 def rope_kernel(
-    p_x, p_cos, p_sin, p_out, x_t, x_h, cos_t, sin_t, num_heads, half, N: tl.constexpr, C: tl.constexpr
+    p_x, p_cos, p_sin, p_out, x_t, x_h, cos_t, sin_t, num_heads, half, BH: tl.constexpr, BI: tl.constexpr
 ):  # fmt: skip
     token = tl.program_id(0).to(tl.int64)
-    o_h = tl.program_id(1).to(tl.int64) * N + tl.arange(0, N)  # [N]
-    o_i = tl.arange(0, C)  # [C], pairs
+    o_h = tl.program_id(1).to(tl.int64) * BH + tl.arange(0, BH)  # [BH]
+    o_i = tl.arange(0, BI)  # [BI], pairs
     m_i = o_i < half
     mask = (o_h < num_heads)[:, None] & m_i[None, :]
-    b_cos = tl.load(p_cos + token * cos_t + o_i, mask=m_i, other=0.0).to(tl.float32)[None, :]  # [1, C]
+    b_cos = tl.load(p_cos + token * cos_t + o_i, mask=m_i, other=0.0).to(tl.float32)[None, :]  # [1, BI]
     b_sin = tl.load(p_sin + token * sin_t + o_i, mask=m_i, other=0.0).to(tl.float32)[None, :]
-    p_a = p_x + token * x_t + o_h[:, None] * x_h + o_i[None, :]  # [N, C]
+    p_a = p_x + token * x_t + o_h[:, None] * x_h + o_i[None, :]  # [BH, BI]
     b_a = tl.load(p_a, mask=mask, other=0.0).to(tl.float32)
     b_b = tl.load(p_a + half, mask=mask, other=0.0).to(tl.float32)
     p_turned = p_out + (token * num_heads + o_h[:, None]) * (2 * half) + o_i[None, :]
@@ -53,6 +53,6 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         heads, pairs = min(16, triton.next_power_of_2(num_heads)), triton.next_power_of_2(head_dim // 2)
         rope_kernel[(num_tokens, triton.cdiv(num_heads, heads))](
             x, cos, sin, out, x.stride(0), x.stride(1), cos.stride(0), sin.stride(0), num_heads, head_dim // 2,
-            N=heads, C=pairs, **OPTIONS,
+            BH=heads, BI=pairs, **OPTIONS,
         )  # fmt: skip
     return out

@@ -3,7 +3,7 @@
     gate_up   [ gate 0 .. F | up 0 .. F ]       a row of the fused product
     out       [  0 .. F  ]                      out[f] = silu(gate[f]) * up[f]
 
-No row needs another and no number its neighbour: the kernel cuts the [T, F] results into stretches of C, one program
+No row needs another and no number its neighbour: the kernel cuts the [T, F] results into stretches of BF, one program
 each. Arithmetic in float32, rounded once at the end (the specification, in torch, rounds silu(gate) too)."""
 
 import torch
@@ -22,12 +22,12 @@ def silu_mul_spec(gate_up: Tensor) -> Tensor:
 
 
 @triton.jit
-def silu_mul_kernel(p_gate_up, p_out, gate_up_t, size, C: tl.constexpr):
+def silu_mul_kernel(p_gate_up, p_out, gate_up_t, size, BF: tl.constexpr):
     token = tl.program_id(0).to(tl.int64)
-    o_f = tl.program_id(1) * C + tl.arange(0, C)  # [C]
+    o_f = tl.program_id(1) * BF + tl.arange(0, BF)  # [BF]
     m_f = o_f < size
     p_gate = p_gate_up + token * gate_up_t + o_f
-    b_gate = tl.load(p_gate, mask=m_f, other=0.0).to(tl.float32)  # [C]
+    b_gate = tl.load(p_gate, mask=m_f, other=0.0).to(tl.float32)  # [BF]
     b_up = tl.load(p_gate + size, mask=m_f, other=0.0).to(tl.float32)
     tl.store(p_out + token * size + o_f, b_gate * tl.sigmoid(b_gate) * b_up, mask=m_f)
 
@@ -42,5 +42,5 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     if out.numel():
         columns = min(1024, triton.next_power_of_2(width // 2))
         grid = (num_tokens, triton.cdiv(width // 2, columns))
-        silu_mul_kernel[grid](gate_up, out, gate_up.stride(0), width // 2, C=columns, **OPTIONS)
+        silu_mul_kernel[grid](gate_up, out, gate_up.stride(0), width // 2, BF=columns, **OPTIONS)
     return out

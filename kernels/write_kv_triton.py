@@ -3,8 +3,8 @@
     token t, slot 37, P = 16   ->   block 2, offset 5
 
         k[t]   head 0  [ D numbers ]  --->  keys[2, 0, 5]      a program takes one token and moves its K rows of keys
-               head 1  [ D numbers ]  --->  keys[2, 1, 5]      and K rows of values, [C, E]: C and E are the powers
-               ...                                             of two above K and D, what hangs over is masked
+               head 1  [ D numbers ]  --->  keys[2, 1, 5]      and K rows of values, [BK, BD]: the powers of
+               ...                                             two above K and D, what hangs over is masked
 
 The same as `write_kv_spec` in write_kv.py, on a GPU. Blocks may lie anywhere: all strides are the tensors' own, so a
 pool that interleaves keys and values is as good as two. Offsets are 64 bits wide: a pool has more numbers than 2^31.
@@ -22,16 +22,16 @@ from .expect import OPTIONS, expect
 def write_kv_kernel(
     p_k, p_v, p_keys, p_values, p_slots,
     k_t, k_h, v_t, v_h, keys_b, keys_h, keys_p, values_b, values_h, values_p,
-    num_heads, head_dim, P: tl.constexpr, C: tl.constexpr, E: tl.constexpr,
+    num_heads, head_dim, P: tl.constexpr, BK: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
     """x_t, x_h, x_b, x_p: the strides of x from token to token, head to head, block to block, slot to slot."""
     token = tl.program_id(0).to(tl.int64)
     slot = tl.load(p_slots + token)
     if slot >= 0:
         block, offset = slot // P, slot % P
-        o_h, o_d = tl.arange(0, C).to(tl.int64)[:, None], tl.arange(0, E)[None, :]  # [C, 1], [1, E]
+        o_h, o_d = tl.arange(0, BK).to(tl.int64)[:, None], tl.arange(0, BD)[None, :]  # [BK, 1], [1, BD]
         mask = (o_h < num_heads) & (o_d < head_dim)
-        b_k = tl.load(p_k + token * k_t + o_h * k_h + o_d, mask=mask)  # [C, E]
+        b_k = tl.load(p_k + token * k_t + o_h * k_h + o_d, mask=mask)  # [BK, BD]
         b_v = tl.load(p_v + token * v_t + o_h * v_h + o_d, mask=mask)
         tl.store(p_keys + block * keys_b + o_h * keys_h + offset * keys_p + o_d, b_k, mask=mask)
         tl.store(p_values + block * values_b + o_h * values_h + offset * values_p + o_d, b_v, mask=mask)
@@ -50,5 +50,5 @@ def write_kv(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, slot_mapping: T
         write_kv_kernel[(num_tokens,)](
             k, v, keys, values, slot_mapping,
             *k.stride()[:2], *v.stride()[:2], *keys.stride()[:3], *values.stride()[:3],
-            num_heads, head_dim, P=keys.shape[2], C=heads, E=dims, **OPTIONS,
+            num_heads, head_dim, P=keys.shape[2], BK=heads, BD=dims, **OPTIONS,
         )  # fmt: skip
