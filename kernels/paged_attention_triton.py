@@ -204,11 +204,12 @@ def padded(q: Tensor) -> int:
 
 def choose_tiles(q: Tensor, keys: Tensor, num_seqs: int, max_query_len: int, longest: int) -> Tiles:
     """Matrix units want 16 rows or more: a decode has its group, a prompt fills 128. Registers set the limit."""
-    group_size, wide = q.shape[1] // keys.shape[1], q.dtype == torch.float32 or q.shape[-1] > 128
-    num_rows, whole_group = max_query_len * group_size, triton.next_power_of_2(group_size)
-    rows = max(16, triton.next_power_of_2(num_rows)) if num_rows <= 32 else max(whole_group, 32 if wide else 128)
+    group_size, exact, wide = q.shape[1] // keys.shape[1], q.dtype == torch.float32, q.shape[-1] > 128
+    num_rows, most = max_query_len * group_size, 32 if exact or wide else 128
+    rows = max(16, triton.next_power_of_2(num_rows if num_rows <= 32 else max(most, group_size)))
     splits = choose_splits(num_seqs * keys.shape[1], longest, q.device) if num_rows <= rows else 1
-    return Tiles(rows, keys=32 if wide or rows > 32 else 64, splits=splits, warps=4 if rows <= 32 else 8, stages=2)
+    keys_at_once = 16 if exact else 32 if wide or rows > 32 else 64
+    return Tiles(rows, keys_at_once, splits, warps=8 if exact or rows > 32 else 4, stages=2)
 
 
 def choose_splits(num_walks: int, longest: int, device: torch.device) -> int:
