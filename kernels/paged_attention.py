@@ -1,7 +1,7 @@
 """out[t] = softmax(q[t] . keys / sqrt(D)) . values, over the keys that token t of its sequence may see.
 
     sequence s          its tokens of this step   query_start_loc[s] .. query_start_loc[s + 1]
-                        its keys                  0 .. seq_lens[s], in blocks block_tables[s]
+                        its keys                  0 .. seq_lens[s], in blocks tables[s]
     its last token has position seq_lens[s] - 1, the one before it seq_lens[s] - 2, ...
     position p sees     max(0, p - window + 1) .. p
 
@@ -9,12 +9,12 @@ One formula for prompts, decodes and everything between. A group of G = H / K qu
 sequence without keys gives zeros. Slots beyond seq_lens are never read: they may hold NaN.
 
 The CPU kernel goes through the keys in tiles and never holds a whole row of scores (online softmax, Milakov and
-Gimelshein 2018; FlashAttention, Dao et al. 2022). One piece of work is (sequence, kv head, tile of queries):
+Gimelshein 2018; FlashAttention, Dao et al. 2022). One piece of work is (sequence, kv head, some of its tokens):
 
     rows   G x up to 96 / G queries, scaled         [R, D]
     tile   64 keys, then their values, gathered     [N, D]    from wherever their blocks are
     for each tile     scores = rows . keys
-                      m' = max(m, scores);  weights = exp(scores - m');  shrink = exp(m - m')
+                      top' = max(top, scores);  weights = exp(scores - top');  shrink = exp(top - top')
                       acc = acc * shrink + weights . values;  total = total * shrink + sum(weights)
     out = acc / total"""
 

@@ -3,26 +3,29 @@ r"""out[t] = softmax(q[t] . keys / sqrt(D)) . values, over the keys that token t
 The same as `paged_attention_spec` in paged_attention.py, on a GPU, without ever holding a row of scores. A program
 answers for one sequence, one kv head and a few of the sequence's tokens in this step; it walks along their keys:
 
-    rows       its tokens times the G query heads that share the kv head     [BR, BD]   token-major: row r is token
-    keys       BN at a time, gathered from wherever their blocks are         [BN, BD]   r // G and head r % G; BD is
-                                                                                        the power of two above D
-                     table    | 7 | 2 | 5 | 9 |        P slots in each
-                     keys      --------========--------========       BN = 2 P: two blocks in one go
-                                      lo ^            hi ^            nothing outside lo .. hi is ever read
+    rows       its tokens times the G query heads that share the kv head     [BR, BD]   row r: token r // G, head r % G
+    keys       BN at a time, gathered from wherever their blocks are         [BN, BD]
+                     (BD: the power of two at or above D, at least 16)
+                     table    | 7 | 2 | 5 | 9 | 4 | 1 |        P slots in each
+                     keys     |-------========-------|         BN = 2 P: each run is one step, two blocks
+                                 lo ^            hi ^          steps begin at lo // BN * BN,
+                                                               but nothing outside lo .. hi is ever read
 
-    for each BN keys         scores = rows . keys / sqrt(D), hidden ones -inf          [BR, BN]
+    for each BN keys         scores = rows . keys / (sqrt(D) ln 2), hidden ones -inf     [BR, BN]
     (online softmax)         top' = max(top, scores);  weights = 2 ^ (scores - top');  shrink = 2 ^ (top - top')
                              acc = acc * shrink + weights . values;  total = total * shrink + sum(weights)
-    at the end               out = acc / total          (2 ^ x, with 1 / ln 2 in the scale, is what the hardware has)
+    at the end               out = acc / total     (dividing by ln 2 turns e ^ x into 2 ^ x, which the hardware has)
 
 A decode of a long sequence has a handful of rows and thousands of keys: too few programs to keep a GPU busy. Then the
-walk is cut into splits, each a program with a result and a log2(sum 2 ^ scores) of its own, and a second kernel weighs
+walk is cut into splits, each a program with a result and a log2(sum 2 ^ scores) of its own, its lse, and a second kernel weighs
 the results together (flash-decoding):
 
     lo [ split 0 | split 1 | split 2 | split 3 ] hi     out = sum over i of out_i 2 ^ lse_i / sum over i of 2 ^ lse_i
 
-To read Triton: a launch starts a grid of programs, and `program_id` tells each which it is; names stand for whole
-tiles, computed at once. p_ is a pointer (or a tile of them), o_ offsets, m_ a mask of what exists, b_ what was loaded.
+To read Triton: kernel[grid](...) starts a grid of programs, and `program_id` tells each which it is. Names stand for
+whole tiles, computed at once; a pointer plus a tile of offsets is a tile of pointers; `load` gives `other` where the
+mask is false. A constexpr is fixed when the kernel is compiled. p_ is a pointer (or a tile of them), o_ indices along
+an axis or offsets made of them, m_ a mask of what exists, b_ what was loaded.
 
 Prompts, decodes and whatever is between go through the same launch. Invariants: keys outside lo .. hi may be NaN, they
 are not read; a row that sees nothing is zero; sums are float32; offsets into the pool are 64 bits wide."""
@@ -71,7 +74,7 @@ def paged_attention_kernel(
 
 @triton.jit
 def span(position, num_tokens, window, split, BN: tl.constexpr, SPLITS: tl.constexpr):
-    """What a split's share is, in whole steps of BN, of the keys lo .. hi that tokens from this position on see."""
+    """-> lo, begin, end: these tokens see no key before lo; this split takes begin .. end, in whole steps of BN."""
     lo, hi = tl.maximum(position - window + 1, 0), tl.maximum(position + num_tokens, 0)
     num_steps = tl.maximum(hi - lo // BN * BN + BN - 1, 0) // BN
     share = (num_steps + SPLITS - 1) // SPLITS * BN
@@ -97,7 +100,7 @@ def walk(
         scores = tl.dot(b_q, tl.trans(b_k), input_precision="ieee") * scale
         scores = tl.where((distance >= 0) & (distance < window), scores, float("-inf"))
         new_top = tl.maximum(top, tl.max(scores, axis=1))
-        base = tl.where(new_top == float("-inf"), 0.0, new_top)  # of a row that has seen nothing yet
+        base = tl.where(new_top == float("-inf"), 0.0, new_top)  # nothing seen yet: -inf - -inf would be NaN
         weights, shrink = tl.exp2(scores - base[:, None]), tl.exp2(top - base)
         b_v = tl.load((p_values + b_block * values_b + o_slot * values_p)[:, None] + o_d, mask=mask, other=0.0)
         total = total * shrink + tl.sum(weights, axis=1)
@@ -198,7 +201,7 @@ def launch(
 
 
 def padded(q: Tensor) -> int:
-    """The power of two above a head's size."""
+    """The power of two at or above a head's size, at least 16."""
     return max(16, int(triton.next_power_of_2(q.shape[-1])))
 
 
@@ -213,7 +216,7 @@ def choose_tiles(q: Tensor, keys: Tensor, num_seqs: int, max_query_len: int, lon
 
 
 def choose_splits(num_walks: int, longest: int, device: torch.device) -> int:
-    """A power of two: enough for two programs on every multiprocessor, unless the walks are too short for it."""
+    """A power of two, rounded down: at most two programs a multiprocessor, and no walk shorter than MIN_SPLIT_LEN."""
     if device.type != "cuda":
         return 1
     wanted = 2 * torch.cuda.get_device_properties(device).multi_processor_count // num_walks

@@ -48,7 +48,7 @@ class SchedulerBase(ABC):
         seq = self.waiting.pop(0)
         self.running.push(seq)
         if not seq.num_preemptions:
-            seq.num_cached_tokens = seq.num_computed_tokens
+            seq.num_cached_tokens = seq.num_computed_tokens  # found by level 04's adopt; 0 before
         self.trace.admitted(seq)
         return seq
 
@@ -62,7 +62,7 @@ class SchedulerBase(ABC):
 
     def preempt(self) -> Sequence:
         """The last in line gives its blocks back and waits, in its own place, to compute its tokens again."""
-        seq = self.running.pop()
+        seq = self.running.pop()  # the last: never planned yet, so `schedule` may be looping over running
         self.blocks.release(seq)
         seq.num_preemptions += 1
         self.waiting.push(seq)

@@ -72,7 +72,7 @@ class Batch(NamedTuple):
     positions: list[int]  # [T]
     slot_mapping: list[int]  # [T], where each token's keys and values go; -1 writes nothing
     query_start_loc: list[int]  # [S + 1]
-    seq_lens: list[int]  # [S], keys each sequence sees after this step
+    seq_lens: list[int]  # [S], keys each sequence sees in this step, those it writes included
     block_tables: list[list[int]]  # [S, ...]
     logits_indices: list[int]  # [R], into T
     row_start_loc: list[int]  # [S + 1], into R

@@ -1,7 +1,7 @@
 """Memory is handed out in blocks, on demand; nobody reserves what they might never use.
 
     free_block_queue   8 3 6 ...              least recently freed first
-    block_table of A   [ 5 | 2 | 7 ]          grows by one block every block_size tokens; only its last is partly empty
+    block_table of A   [ 5 | 2 | 7 ]          grows on demand; only its last is partly empty, once its prompt is read
 
     position p of A  ->  slot  block_table[p // block_size] * block_size + p % block_size
 

@@ -2,8 +2,8 @@
 
     seq 0    3 1 1                    ends at step 3
     seq 1    5 1 1 1 1 1 1 1
-    seq 2    . . . 4 1 1 1 1          comes at step 4, and starts at once
-    seq 3    . . . 5 8 7 1 1          comes with it: a prompt of 20, out of what the budget of 10 leaves
+    seq 2    . . . 4 1 1 1 1          arrives at step 4, and starts at once
+    seq 3    . . . 5 8 7 1 1          arrives with it: a prompt of 20, out of what the budget of 10 leaves
 
 Level 02 formed a batch and waited for its longest. Here the batch is formed again every step (iteration-level
 scheduling, Orca, Yu et al. 2022, section 3.1), out of one budget of tokens (chunked prefill, Sarathi, Agrawal et al.

@@ -10,6 +10,7 @@ from minipaged.config import EngineConfig
 from minipaged.models.config import read_model_config
 from minipaged.models.decoder import Decoder
 from minipaged.models.weights import fill_with_noise, load_weights
+from minipaged.ops import choose_ops
 from minipaged.runner import load_model
 from tests.tiny import tiny_model
 
@@ -18,7 +19,7 @@ Q_PROJ = "model.layers.1.self_attn.q_proj.weight"
 
 
 def load(folder, dtype=torch.float32):
-    model = Decoder(read_model_config(folder), lambda window: None, dtype, CPU)
+    model = Decoder(read_model_config(folder), choose_ops("torch", dtype, CPU), dtype, CPU)
     load_weights(model, folder)
     return model
 
@@ -154,7 +155,8 @@ def test_shards_and_index_must_agree(tmp_path):
 def test_dummy_weights_need_a_config_only_and_are_always_the_same(tmp_path):
     folder = tiny_model(tmp_path, "qwen2")
     (folder / "model.safetensors").unlink()
-    first, second = (Decoder(read_model_config(folder), lambda window: None, torch.float32, CPU) for _ in range(2))
+    ops = choose_ops("torch", torch.float32, CPU)
+    first, second = (Decoder(read_model_config(folder), ops, torch.float32, CPU) for _ in range(2))
     fill_with_noise(first)
     fill_with_noise(second)
     for name, place in first.checkpoint().items():
