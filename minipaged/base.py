@@ -62,7 +62,8 @@ class SchedulerBase(ABC):
 
     def preempt(self) -> Sequence:
         """The last in line gives its blocks back and waits, in its own place, to compute its tokens again."""
-        seq = self.running.pop()  # the last: never planned yet, so `schedule` may be looping over running
+        # the last was never planned in this step, so `schedule` may be looping over running
+        seq = self.running.pop()
         self.blocks.release(seq)
         seq.num_preemptions += 1
         self.waiting.push(seq)
