@@ -17,8 +17,8 @@ answers for one sequence, one kv head and a few of the sequence's tokens in this
     at the end               out = acc / total     (dividing by ln 2 turns e ^ x into 2 ^ x, which the hardware has)
 
 A decode of a long sequence has a handful of rows and thousands of keys: too few programs to keep a GPU busy. Then the
-walk is cut into splits, each a program with a result and a log2(sum 2 ^ scores), its lse, and a second kernel weighs the
-results together (flash-decoding):
+walk is cut into splits, each a program with a result and a log2(sum 2 ^ scores), its lse, and a second kernel weighs
+the results together (flash-decoding):
 
     lo [ split 0 | split 1 | split 2 | split 3 ] hi     out = sum over i of out_i 2 ^ lse_i / sum over i of 2 ^ lse_i
 
