@@ -94,10 +94,6 @@ class PrefixBlockManager(BlockManager):
                 seq.block_table[i] = known
             seq.num_named_blocks = i + 1
 
-    def release(self, seq: Sequence) -> None:
-        super().release(seq)
-        seq.num_named_blocks = 0
-
     def reset(self) -> bool:
         """Forget every name, as after a change of weights. False, and nothing done, while a block is in use."""
         if self.num_free_blocks < self.num_blocks:

@@ -61,9 +61,9 @@ class Engine:
         """Report what is new; once the longest is done, all rows are free again."""
         self.trace.record(chunks, self.batch, len(self.batch))
         outputs = self.desk.report(self.batch)
-        done = all(seq.finished for seq in self.batch)
+        done = bool(self.batch) and all(seq.finished for seq in self.batch)
         self.batch = [] if done else self.batch
-        if chunks:
+        if chunks or done:
             ended = [chunk.seq for chunk in chunks if chunk.seq.finished]
             num_free = self.num_rows - len(self.batch)
             self.trace.finish(ended, Occupancy(len(self.waiting), len(self.batch), num_free, self.num_rows))
