@@ -73,9 +73,11 @@ class Lesson:
         below = self.run_below(requests)
         outcome = run_level(self.number, engine, requests)
         self.write(outcome)
-        if "-" not in (self.args.json, self.args.trace):
-            self.show([*below, outcome])
-        return verdict(prog, [outcome])
+        if "-" in (self.args.json, self.args.trace):
+            return verdict(prog, [outcome])
+        self.show([*below, outcome])
+        more = self.run_more() if self.is_demo and not outcome.interrupted else []
+        return verdict(prog, [outcome, *more])
 
     def read(self) -> Located:
         """The requests as they were asked for, still as text."""
@@ -108,6 +110,19 @@ class Lesson:
         if outcome.interrupted:
             raise KeyboardInterrupt
         return [outcome]
+
+    def run_more(self) -> list[Outcome]:
+        """What else the demonstration shows, each part a table of its own: other requests, or other settings."""
+        outcomes: list[Outcome] = []
+        for title, wishes, change in getattr(self.demo, "MORE", ()):
+            requests = tokenize([(title, parse(wanted, self.params)) for wanted in wishes], self.model)
+            below = self.run_below(requests)
+            engine = load(self.number).Engine(change(self.config), self.model)
+            outcomes.append(run_level(self.number, engine, requests))
+            results_console().print(make_table(title, [*below, outcomes[-1]], self.demo.LOOK_AT))
+            if outcomes[-1].interrupted:
+                break
+        return outcomes
 
     def write(self, outcome: Outcome) -> None:
         if self.args.json is not None:

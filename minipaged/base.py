@@ -122,10 +122,13 @@ class EngineBase(ABC):
         """Whoever holds memory."""
         return self.scheduler.running
 
-    def retire(self, chunks: SequenceOf[Chunk]) -> list[RequestOutput]:
+    def retire(self, chunks: SequenceOf[Chunk], new_tokens: list[list[int]]) -> list[RequestOutput]:
         """Close the step: report what is new, release the finished, write it all down."""
         running, waiting = self.scheduler.running, self.scheduler.waiting
-        self.trace.record(chunks, running, self.blocks.num_blocks - self.blocks.num_free_blocks)
+        self.trace.record(chunks, new_tokens, running, self.blocks.num_blocks - self.blocks.num_free_blocks)
+        for chunk in chunks:
+            if chunk.drafts:
+                self.blocks.settle(chunk.seq)
         outputs = self.desk.report(running)
         done = self.scheduler.retire()
         if not chunks and not done and self.has_unfinished_requests():

@@ -1,12 +1,13 @@
 """A step is a list of chunks: whose pending tokens to run, and how many. Packed, it is flat and owes nobody anything.
 
-    Plan    [ (A, 3)  (B, 1)  (C, 2) ]                   filled in by the scheduler
-    Batch   A4 A5 A6 | B9 | C7 C8                        token_ids, positions, slot_mapping   [T]
-            0        | 3  | 4    | 6                     query_start_loc: where each begins   [S + 1]
-                   ^    ^      ^                         logits_indices: the sampled rows     [R]
+    Plan    [ (A, 3)  (B, 1)  (C, 2 + drafts x y) ]      filled in by the scheduler; drafts from level 05 on
+    Batch   A4 A5 A6 | B9 | C7 C8 x y                    token_ids, positions, slot_mapping   [T]
+            0        | 3  | 4         | 8                query_start_loc: where each begins   [S + 1]
+                   ^    ^      ^  ^ ^                    logits_indices: the sampled rows     [R]
 
-A chunk that does not reach its sequence's end has no row: there is nothing to sample yet. Invariant: a Batch is a copy.
-Sequences may grow or go while it runs; it does not notice. (From level 01.)"""
+A chunk that does not reach its sequence's end has no row: there is nothing to sample yet. Drafts are no tokens of the
+sequence, only guesses at what comes next: each gets a row, which says whether the next guess was right. Invariant: a
+Batch is a copy. Sequences may grow or go while it runs; it does not notice. (From level 01.)"""
 
 import sys
 from collections.abc import Sequence as SequenceOf
@@ -21,10 +22,11 @@ NO_TOKEN = -1  # what `sample` says of a row of NaN
 
 
 class Chunk(NamedTuple):
-    """Run the next `num_tokens` pending tokens of `seq`."""
+    """Run the next `num_tokens` pending tokens of `seq`, then `drafts`: guesses at what follows them."""
 
     seq: Sequence
     num_tokens: int
+    drafts: tuple[int, ...] = ()
 
     @property
     def reaches_end(self) -> bool:
@@ -84,31 +86,44 @@ def pack(chunks: SequenceOf[Chunk], block_size: int) -> Batch:
     batch = Batch([], [], [], [0], [], [], [], [0], [])
     for chunk in chunks:
         seq, start = chunk.seq, chunk.seq.num_computed_tokens
-        end, table = start + chunk.num_tokens, list(chunk.seq.block_table)
-        batch.token_ids.extend(seq.tokens[start:end])
-        batch.positions.extend(range(start, end))
-        batch.slot_mapping.extend(table[p // block_size] * block_size + p % block_size for p in range(start, end))
-        batch.query_start_loc.append(len(batch.token_ids))
-        batch.seq_lens.append(end)
-        batch.block_tables.append(table)
-        if chunk.reaches_end:
-            batch.logits_indices.append(len(batch.token_ids) - 1)
-            batch.rows.append(Row(seq.params, seq.seed, end))
-        batch.row_start_loc.append(len(batch.rows))
+        token_ids = [*seq.tokens[start : start + chunk.num_tokens], *chunk.drafts]
+        num_rows = 1 + len(chunk.drafts) if chunk.reaches_end else 0
+        pack_tokens(batch, token_ids, start, seq.block_table, block_size, Row(seq.params, seq.seed, 0), num_rows)
     return batch
 
 
+def pack_tokens(
+    batch: Batch, token_ids: list[int], start: int, block_table: list[int], block_size: int, row: Row, num_rows: int
+) -> None:
+    """Add one sequence's tokens, from position `start` on; the last num_rows of them are sampled, as `row` says."""
+    end, table = start + len(token_ids), list(block_table)
+    batch.token_ids.extend(token_ids)
+    batch.positions.extend(range(start, end))
+    batch.slot_mapping.extend(table[p // block_size] * block_size + p % block_size for p in range(start, end))
+    batch.query_start_loc.append(len(batch.token_ids))
+    batch.seq_lens.append(end)
+    batch.block_tables.append(table)
+    batch.logits_indices.extend(range(len(batch.token_ids) - num_rows, len(batch.token_ids)))
+    batch.rows.extend(row._replace(position=position) for position in range(end - num_rows + 1, end + 1))
+    batch.row_start_loc.append(len(batch.rows))
+
+
 def unpack(batch: Batch, sampled: list[int]) -> list[list[int]]:
-    """One list per chunk: its token, or none if it did not reach its end."""
+    """One list per chunk: what its rows said, nothing if it did not reach its end."""
     return [sampled[start:end] for start, end in pairwise(batch.row_start_loc)]
 
 
 def advance(chunks: SequenceOf[Chunk], new_tokens: list[list[int]]) -> None:
-    """Move every sequence past what was computed; whoever reached its end gains a token."""
-    for (seq, num_tokens), token_ids in zip(chunks, new_tokens, strict=True):
-        seq.num_computed_tokens += num_tokens
+    """Move every sequence past what was computed; whoever reached its end gains tokens, up to one that ends it."""
+    for chunk, token_ids in zip(chunks, new_tokens, strict=True):
+        seq = chunk.seq
+        num_tokens = len(seq.tokens)
         for token_id in token_ids:
+            if seq.finished:
+                break
             if token_id == NO_TOKEN:
-                seq.fail(f"the model's logits are NaN at position {seq.num_computed_tokens - 1}")
-            elif not seq.finished:
+                seq.fail(f"the model's logits are NaN at position {len(seq.tokens) - 1}")
+            else:
                 seq.append(token_id)
+        # of new tokens all but the newest were drafts, and have their keys already
+        seq.num_computed_tokens += chunk.num_tokens + max(0, len(seq.tokens) - num_tokens - 1)

@@ -7,8 +7,9 @@
 
 The idea is virtual memory's: tokens are bytes, blocks are pages, sequences are processes (PagedAttention, Kwon et al.
 2023, section 4.3). This manager remembers nothing: `adopt`, `publish` and `reset` are level 04's verbs, which prefix.py
-fills with life. Invariant: a block is in the queue exactly when no table holds it; ref_counts[b] says how many do (one,
-until level 04 shares). A reserve or adopt that fails changes nothing. (From level 02.)"""
+fills with life, and `settle` is level 05's. Invariant: a block is in the queue exactly when no table holds it;
+ref_counts[b] says how many do (one, until level 04 shares). A reserve or adopt that fails changes nothing. (From level
+02.)"""
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
@@ -38,6 +39,11 @@ class BlockPool:
         self.ref_counts[block] -= 1
         if self.ref_counts[block] == 0:
             self.free_block_queue[block] = None
+
+    def put_back(self, block: int) -> None:
+        """Undo `allocate`: what was never used is the first to be handed out again, before anything worth keeping."""
+        self.free(block)
+        self.free_block_queue.move_to_end(block, last=False)
 
 
 class BlockManager:
@@ -72,6 +78,12 @@ class BlockManager:
             return False
         seq.block_table += [self.pool.allocate() for _ in range(needed)]
         return True
+
+    def settle(self, seq: Sequence) -> None:
+        """After drafts: publish those that were right, and give back the room of those that were not."""
+        self.publish(seq, seq.num_computed_tokens)
+        while len(seq.block_table) > self.num_blocks_for(seq.num_computed_tokens):
+            self.pool.put_back(seq.block_table.pop())
 
     def release(self, seq: Sequence) -> None:
         """Give all of seq's blocks back; its tokens stay, and would have to be computed again."""

@@ -20,13 +20,10 @@ CHOICES = {
     "load_format": ("auto", "dummy"),
     "attention_backend": ("auto", "torch", "triton"),
     "scheduling_policy": ("fcfs", "priority"),
+    "speculative_method": ("ngram", "draft_model"),
+    "speculative_length": ("fixed", "adaptive"),
 }
 LATER_FIELDS = {  # what the levels still to be built will bring, so that today's refuse it by name
-    "num_speculative_tokens": 5,
-    "speculative_method": 5,
-    "draft_model": 5,
-    "prompt_lookup_min": 5,
-    "prompt_lookup_max": 5,
     "tensor_parallel_size": 6,
     "pipeline_parallel_size": 6,
     "distributed_executor_backend": 6,
@@ -61,6 +58,12 @@ class EngineConfig:
     long_prefill_token_threshold: int = option(0, 3, "longest chunk of one request in a step; 0: only the budget cuts")
     scheduling_policy: str = option("fcfs", 3, "fcfs, or priority: by priority, then arrival")
     enable_prefix_caching: bool = option(True, 4, "share the blocks of equal beginnings")
+    num_speculative_tokens: int = option(0, 5, "guess up to so many tokens ahead; 0: none")
+    speculative_method: str = option("ngram", 5, "who guesses: the text so far, or a smaller model")
+    speculative_length: str = option("fixed", 5, "adaptive: fewer after wrong guesses, more after right ones")
+    draft_model: str | None = option(None, 5, "the smaller model; any with the same vocabulary")
+    prompt_lookup_min: int = option(2, 5, "ngram: the fewest tokens that must agree")
+    prompt_lookup_max: int = option(4, 5, "ngram: how many it tries first")
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
@@ -73,6 +76,15 @@ class EngineConfig:
         check_integer("seed", self.seed, -(2**63), 2**63 - 1)
         check_integer("long_prefill_token_threshold", self.long_prefill_token_threshold, 0)
         check_boolean("enable_prefix_caching", self.enable_prefix_caching)
+        self.check_speculation()
+
+    def check_speculation(self) -> None:
+        check_integer("num_speculative_tokens", self.num_speculative_tokens, 0)
+        check_integer("prompt_lookup_min", self.prompt_lookup_min, 1)
+        check_integer("prompt_lookup_max", self.prompt_lookup_max, self.prompt_lookup_min)
+        if (self.draft_model is not None) != (self.speculative_method == "draft_model"):
+            given = f"draft_model {self.draft_model!r}, speculative_method {self.speculative_method!r}"
+            raise ValueError(f"draft_model and speculative_method draft_model belong together, not {given}")
 
     @property
     def max_chunk_len(self) -> int:

@@ -86,6 +86,18 @@ def found(run: Outcome) -> str:
     return "-" if tokens is None else f"{tokens:,} ({rate:.0%})"
 
 
+def tokens_per_forward(run: Outcome) -> str:
+    number = run.document["metrics"]["tokens_per_forward"]
+    return "-" if number is None else f"{number:.2f}"
+
+
+def guesses(run: Outcome) -> str:
+    """Tokens guessed, and the share of them that was right."""
+    metrics = run.document["metrics"]
+    tokens, rate = metrics["draft_tokens"], metrics["acceptance_rate"]
+    return "-" if tokens is None else f"{tokens:,} ({rate:.0%} right)"
+
+
 def preemptions(run: Outcome) -> str:
     return str(run.document["metrics"]["preemptions"])
 
@@ -111,6 +123,8 @@ ROWS: dict[str, Callable[[Outcome], str]] = {
     "KV waste (reserved, never used)": waste,
     "tokens run through the model": tokens_run,
     "prompt tokens found": found,
+    "tokens guessed": guesses,
+    "tokens per forward": tokens_per_forward,
     "preemptions": preemptions,
 }
 

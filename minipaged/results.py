@@ -72,7 +72,7 @@ def measure(run: Run, level: int) -> Document:
         **latencies(run.records),
         "preemptions": sum(len(step.preempted) for step in steps),
         **prefix_hits(run, level),
-        **dict.fromkeys(("draft_tokens", "accepted_tokens", "acceptance_rate", "accepted_per_position")),
+        **speculation(run, level),
         "kv": kv_usage(steps),
     }
 
@@ -87,6 +87,29 @@ def prefix_hits(run: Run, level: int) -> Document:
         "prefix_cache_hit_tokens": num_found if applies else None,
         "prefix_cache_hit_rate": (num_found / num_prompt if num_prompt else 0.0) if applies else None,
     }
+
+
+def speculation(run: Run, level: int) -> Document:
+    """What was guessed, and how much of it was right, by the trace's step records.
+
+    accepted_per_position[i] counts the guesses whose first i + 1 tokens were right; tokens_per_forward is what one
+    sequence gains from one forward, 1 without speculation."""
+    names = ("draft_tokens", "accepted_tokens", "acceptance_rate", "accepted_per_position", "tokens_per_forward")
+    if level < LEVEL_OF["num_speculative_tokens"]:
+        return dict.fromkeys(names)
+    steps = run.engine.trace.steps[run.first_step :]
+    num_drafted = sum(sum(step.draft_tokens.values()) for step in steps)
+    accepted = [num_right for step in steps for num_right in step.accepted_tokens.values()]
+    num_forwards = sum(len(set(record.token_times)) for record in run.records)
+    num_output = sum(len(record.token_times) for record in run.records)
+    values = (
+        num_drafted,
+        sum(accepted),
+        sum(accepted) / num_drafted if num_drafted else 0.0,
+        [sum(n > i for n in accepted) for i in range(run.engine.config.num_speculative_tokens)],
+        num_output / num_forwards if num_forwards else None,
+    )
+    return dict(zip(names, values, strict=True))
 
 
 def latencies(records: Iterable[Record]) -> Document:

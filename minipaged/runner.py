@@ -43,7 +43,13 @@ class ModelRunner:
         self.eos_token_ids: frozenset[int] = frozenset()
         self.tokenizer: PreTrainedTokenizerBase | None = None
         self.device, self.dtype = torch.device(config.device), getattr(torch, config.dtype)
-        self.forward_s = 0.0  # spent in the model so far
+        self.draft: ModelRunner | None = None  # a smaller model that guesses for this one (level 05)
+        self.own_forward_s = 0.0
+
+    @property
+    def forward_s(self) -> float:
+        """Seconds spent in the model so far, and in its draft model."""
+        return self.own_forward_s + (self.draft.forward_s if self.draft else 0.0)
 
     def new_kv_cache(self, num_blocks: int, block_size: int) -> KVCache:
         return KVCache(num_blocks, block_size, self.model_config, self.dtype, self.device)
@@ -62,7 +68,7 @@ class ModelRunner:
         inputs = to_device(batch, self.device)
         start = self.now()
         logits = self.model(inputs, kv_cache)
-        self.forward_s += self.now() - start
+        self.own_forward_s += self.now() - start
         return logits
 
     def now(self) -> float:
@@ -77,10 +83,10 @@ class ModelRunner:
 
     def run_one(self, num_tokens: int) -> None:
         """A step of one made-up sequence in memory of its own; it does not count as time in the model."""
-        one, spent = list(range(num_tokens)), self.forward_s
+        one, spent = list(range(num_tokens)), self.own_forward_s
         batch = Batch([0] * num_tokens, one, one, [0, num_tokens], [num_tokens], [[0]], one[-1:], [0, 1], [])
         self(batch, self.new_kv_cache(num_blocks=1, block_size=num_tokens))
-        self.forward_s = spent
+        self.own_forward_s = spent
 
 
 def load_model(config: EngineConfig) -> ModelRunner:
@@ -93,10 +99,30 @@ def load_model(config: EngineConfig) -> ModelRunner:
         tokenizer = pool.submit(load_tokenizer, folder)  # mostly imports: they hide behind the weights
         runner = ModelRunner(config, load_decoder(config, model_config, folder))
         warm_up(runner)
+        if config.draft_model:
+            load_draft(config, runner)
         runner.config = runner.resolve(config)
         runner.tokenizer = tokenizer.result()
     runner.eos_token_ids = find_eos_token_ids(runner, folder)
     return runner
+
+
+def load_draft(config: EngineConfig, target: ModelRunner) -> ModelRunner:
+    """config.draft_model, on the target's device, which keeps it. Raises ValueError if the two do not go together."""
+    assert config.draft_model is not None
+    if target.draft and target.draft.config.model == config.draft_model:
+        return target.draft
+    length = choose_max_model_len(config, target.model_config)
+    same = {name: getattr(config, name) for name in ("device", "dtype", "load_format", "attention_backend")}
+    try:
+        draft = load_model(EngineConfig(model=config.draft_model, max_model_len=length, num_blocks=1, **same))
+    except ValueError as error:
+        raise ValueError(f"draft_model {config.draft_model}: {error}") from error
+    if draft.vocab_size != target.vocab_size:
+        sizes = f"a vocabulary of {draft.vocab_size} tokens, {config.model} one of {target.vocab_size}"
+        raise ValueError(f"draft_model {config.draft_model} has {sizes}")
+    target.draft = draft
+    return draft
 
 
 def load_decoder(config: EngineConfig, model_config: ModelConfig, folder: Path) -> Decoder:
@@ -151,7 +177,8 @@ def choose_max_model_len(config: EngineConfig, model: ModelConfig) -> int:
 def choose_num_blocks(runner: ModelRunner, config: EngineConfig) -> int:
     """All max_num_seqs at full length if the memory allows, and on a CPU one at full length in any case."""
     one = -(-config.max_model_len // config.block_size)
-    block_bytes = runner.new_kv_cache(1, config.block_size).data.nbytes
+    models = [runner, runner.draft] if runner.draft else [runner]
+    block_bytes = sum(model.new_kv_cache(1, config.block_size).data.nbytes for model in models)
     if config.device == "cpu":
         affordable = max(one, CPU_KV_BYTES // block_bytes)
     else:

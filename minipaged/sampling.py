@@ -27,22 +27,36 @@ def sample(logits: Tensor, rows: list[Row]) -> list[int]:
     """One token id for each row of float32 logits [R, V]; greedy rows cost neither softmax nor sort."""
     if not rows:
         return []
-    best, tokens = logits.max(dim=-1)  # [R]; a NaN is the maximum of its row
-    tokens[best.isnan()] = NO_TOKEN
+    tokens = likeliest(logits)
     if random := [i for i, row in enumerate(rows) if not row.params.greedy]:
-        tokens[random] = draw(logits[random], [rows[i] for i in random])
+        tokens[random], _ = draw(logits[random], [rows[i] for i in random])
     result: list[int] = tokens.tolist()
     return result
 
 
-def draw(logits: Tensor, rows: list[Row]) -> Tensor:
-    """[N, V] -> [N], by inverting each row's cumulative distribution at its own random number."""
-    params = [row.params for row in rows]
+def likeliest(logits: Tensor) -> Tensor:
+    """[N, V] -> [N]"""
+    best, tokens = logits.max(dim=-1)  # a NaN is the maximum of its row
+    return tokens.masked_fill(best.isnan(), NO_TOKEN)
+
+
+def draw(logits: Tensor, rows: list[Row]) -> tuple[Tensor, Tensor]:
+    """[N, V] -> a token each [N], and the weights that it was drawn with [N, V]."""
+    weights = distribution(logits, [row.params for row in rows])
+    return pick(weights, [uniform(row.seed, row.position) for row in rows]), weights
+
+
+def distribution(logits: Tensor, params: list[SamplingParams]) -> Tensor:
+    """What is drawn from, [N, V] -> [N, V]: after a cut the rows need no longer add up to 1. None may be greedy."""
     temperature = column([p.temperature for p in params], logits)
     scaled = (logits - logits.amax(-1, keepdim=True)) / temperature  # the best first at 0: no overflow at 1e-5
-    sums = cut(scaled.softmax(-1), params).cumsum(-1, dtype=torch.float64)  # [N, V]
-    u = column([uniform(row.seed, row.position) for row in rows], logits, torch.float64)
-    tokens = torch.searchsorted(sums, u * sums[:, -1:], right=True)[:, 0]
+    return cut(scaled.softmax(-1), params)
+
+
+def pick(weights: Tensor, numbers: list[float]) -> Tensor:
+    """[N, V] -> [N], by inverting each row's cumulative distribution at its own random number in [0, 1)."""
+    sums = weights.cumsum(-1, dtype=torch.float64)  # [N, V]
+    tokens = torch.searchsorted(sums, column(numbers, weights, torch.float64) * sums[:, -1:], right=True)[:, 0]
     return tokens.masked_fill(~(sums[:, -1] > 0), NO_TOKEN)  # the sum of a NaN's row is NaN, or 0 after a cut
 
 

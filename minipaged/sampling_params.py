@@ -26,6 +26,7 @@ class SamplingParams:
     max_tokens      generate at most so many tokens, >= 1; None: up to max_model_len.
     stop_token_ids  end after any of these; it stays in token_ids, not in text.
     ignore_eos      an end-of-sequence token does not end the request (stop_token_ids still do).
+    num_speculative_tokens  where the engine guesses ahead: fewer for this request, >= 0. None: as many as it does.
 
     Raises ValueError for a value out of range, TypeError for a wrong type; both name the field."""
 
@@ -37,6 +38,7 @@ class SamplingParams:
     max_tokens: int | None = 16
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    num_speculative_tokens: int | None = None
 
     def __post_init__(self) -> None:
         check_number("temperature", self.temperature, 0)
@@ -46,6 +48,7 @@ class SamplingParams:
         check_integer("seed", self.seed, -(2**63), 2**63 - 1, optional=True)
         check_integer("max_tokens", self.max_tokens, 1, optional=True)
         check_boolean("ignore_eos", self.ignore_eos)
+        check_integer("num_speculative_tokens", self.num_speculative_tokens, 0, optional=True)
         object.__setattr__(self, "stop_token_ids", check_token_ids("stop_token_ids", self.stop_token_ids))
 
     @property

@@ -65,6 +65,7 @@ class FakeModel:
     unlucky: frozenset[int] = frozenset()
     forward_s: float = 0.0
     num_forwards: int = 0
+    draft: None = None
 
     def resolve(self, config: EngineConfig) -> EngineConfig:
         return replace(config, max_model_len=config.max_model_len or 64, num_blocks=config.num_blocks or 64)
@@ -83,8 +84,8 @@ class FakeModel:
         for s, (start, end) in enumerate(pairwise(batch.query_start_loc)):
             for i in range(start, end):
                 self.write(batch, i, batch.block_tables[s], kv_cache)
+                pasts[i] = (batch.block_tables[s], batch.positions[i] + 1)
             assert batch.seq_lens[s] == batch.positions[end - 1] + 1, "a sequence sees its keys up to its newest token"
-            pasts[end - 1] = (batch.block_tables[s], batch.seq_lens[s])
         rows = [self.logits(kv_cache.past(*pasts[i])) for i in batch.logits_indices]
         return torch.tensor(rows, dtype=torch.float32).reshape(len(rows), self.vocab_size)  # [R, V]
 

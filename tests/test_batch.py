@@ -26,7 +26,7 @@ def test_the_budget_is_one_for_all_and_a_share_of_nothing_is_no_chunk():
     seqs = [sequence(n) for n in (4, 9, 2)]
     for seq in seqs:
         plan.add(seq)
-    assert plan.chunks == [(seqs[0], 4), (seqs[1], 6)]
+    assert plan.chunks == [Chunk(seqs[0], 4), Chunk(seqs[1], 6)]
     assert (plan.budget, plan.is_open) == (0, False)
 
 

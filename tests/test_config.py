@@ -69,7 +69,8 @@ SINCE = {
     | {"block_size", "gpu_memory_utilization", "seed"},
     3: {"max_num_batched_tokens", "long_prefill_token_threshold", "scheduling_policy"},
     4: {"enable_prefix_caching"},
-    5: {"num_speculative_tokens", "speculative_method", "draft_model", "prompt_lookup_min", "prompt_lookup_max"},
+    5: {"num_speculative_tokens", "speculative_method", "draft_model", "prompt_lookup_min", "prompt_lookup_max"}
+    | {"speculative_length"},
     6: {"tensor_parallel_size", "pipeline_parallel_size", "distributed_executor_backend"},
     7: {"data_parallel_size", "enable_expert_parallel"},
 }

@@ -3,6 +3,8 @@
     01    ample                                           rows hold everything
     02    ample, preempted                                a pool in which the newest gives way
     03    ample, preempted, chunked, both at once         a budget that no prompt fits
+    04    the same, and again                             everything has been computed before
+    05    the same, with every drafter                    that knows nothing, some, all, or only wrong words
 
 Memory is poisoned with NaN before anything runs, so whoever reads what nobody wrote says nothing at all. Where the best
 logit leads by less than MARGIN, rounding may decide: such an answer is compared up to there, and few are."""
@@ -18,6 +20,7 @@ from minipaged.config import EngineConfig
 from minipaged.runner import load_model
 from minipaged.sampling_params import SamplingParams
 
+from .drafters import DRAFTERS
 from .tiny import KINDS, ROPES, VOCAB_SIZE, greedy_tokens, reference_logits, tiny_model
 
 MARGIN = 1e-3
@@ -29,7 +32,9 @@ WAYS = {
     "chunked": {**AMPLE, "max_num_batched_tokens": 5, "long_prefill_token_threshold": 3},
     "chunked and preempted": {**AMPLE, "num_blocks": 12, "max_num_batched_tokens": 5, "block_size": 3},
 }
-RUNS = [(1, "ample"), (2, "ample"), (2, "preempted"), *((3, way) for way in WAYS)]
+GUESSING = {f"{way}, {drafter}": {**WAYS[way], "num_speculative_tokens": 3} for way in WAYS for drafter in DRAFTERS}
+RUNS = [(1, "ample"), (2, "ample"), (2, "preempted"), *((level, way) for level in (3, 4) for way in WAYS)]
+RUNS += [(5, way) for way in GUESSING]
 MODELS = [("llama", "llama3"), ("mistral", "default"), ("qwen2", "yarn"), ("qwen3", "linear")]
 CASES = [(kind, rope, level, way) for kind, rope in MODELS for level, way in RUNS]
 
@@ -74,8 +79,29 @@ def test_every_family_and_every_rope_is_among_them():
 @pytest.mark.parametrize(("kind", "rope", "level", "way"), CASES, ids=["-".join(map(str, case)) for case in CASES])
 def test_every_level_gives_transformers_tokens(serve, kind, rope, level, way):
     model, certain = serve(kind, rope)
-    engine = load(level).Engine(EngineConfig(**WAYS[way]), model)
+    engine = load(level).Engine(EngineConfig(**(WAYS | GUESSING)[way]), model)
     engine.kv_cache.data.fill_(torch.nan)
+    if level == 5:
+        engine.drafter = DRAFTERS[way.split(", ")[1]](engine, lambda seq: certain[find_prompt(seq)])
+        if "draft model" in way:
+            engine.drafter.kv_cache.data.fill_(torch.nan)
+    for again in [False, True] if level > 3 else [False]:
+        check_answers(engine, certain)
+        found = any(any(step.cached_tokens.values()) for step in engine.trace.steps)
+        assert found >= again or "preempted" in way  # a tight pool may have forgotten
+    steps = engine.trace.steps
+    assert any(step.preempted for step in steps) == ("preempted" in way)
+    assert any(len(step.num_scheduled_tokens) < step.num_running for step in steps) <= ("chunked" in way)
+    assert (max(max(step.num_scheduled_tokens.values()) for step in steps) <= 5) == ("chunked" in way)
+    if level == 5 and "chunked" not in way:
+        check_guesses(way, steps)
+
+
+def find_prompt(seq):
+    return PROMPTS.index(seq.tokens[: seq.num_prompt_tokens])
+
+
+def check_answers(engine, certain):
     params = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
     ids = [engine.add_request(prompt, params) for prompt in PROMPTS]
     said = {}
@@ -84,7 +110,13 @@ def test_every_level_gives_transformers_tokens(serve, kind, rope, level, way):
         engine.check_integrity()
     assert [said[i][: len(answer)] for i, answer in zip(ids, certain, strict=True)] == certain
     assert all(len(said[i]) == NUM_TOKENS for i in ids)
-    steps = engine.trace.steps
-    assert any(step.preempted for step in steps) == ("preempted" in way)
-    assert any(len(step.num_scheduled_tokens) < step.num_running for step in steps) <= ("chunked" in way)
-    assert (max(max(step.num_scheduled_tokens.values()) for step in steps) <= 5) == ("chunked" in way)
+
+
+def check_guesses(way, steps):
+    """The test would prove little if nobody had guessed, or nobody wrongly."""
+    drafted, right = (
+        sum(sum(getattr(step, f"{kind}_tokens").values()) for step in steps) for kind in ("draft", "accepted")
+    )
+    expected = {"none": (0, 0), "wrong": (1, 0), "draft model": (1, 1), "perfect": (1, 1)}
+    assert (min(drafted, 1), min(right, 1)) == expected.get(way.split(", ")[1], (1, min(right, 1)))
+    assert right == drafted or "draft model" not in way

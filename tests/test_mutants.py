@@ -1,7 +1,7 @@
 """A test that no wrong engine fails proves nothing: each of these small wrong edits must be caught.
 
     tests/mutants/*.toml    file, judge; then for each mutant the fault it stands for, the old text and the new
-    judge                   the machine of a block manager, or the storms of a level
+    judge                   the machine of a block manager, the storms of a level, or the chances of words
 
 An edit is made in memory: the rooms that hold no tensor are imported anew, one of them with other text, and the judges
 with them. The same judges pass the code as it is, or catching would mean nothing."""
@@ -25,7 +25,8 @@ DOWNSTAIRS = {"attention", "input_batch", "kernels", "kv_cache", "models", "runn
 BROKEN_PROMISES = (AssertionError, RuntimeError, LookupError, ValueError, pytest.fail.Exception)
 QUICK = settings(max_examples=60, stateful_step_count=20, phases=[Phase.generate], report_multiple_bugs=False)
 MACHINES = {"blocks": "BlockManagerMachine", "prefix": "PrefixCacheMachine"}
-NUM_STORMS = {"01": 100, "02": 100, "03": 250}
+NUM_STORMS = {"01": 100, "02": 100, "03": 250, "05": 150}
+JUDGES = [*MACHINES, *NUM_STORMS, "chances"]
 
 
 class Mutant(NamedTuple):
@@ -98,16 +99,19 @@ def load_judge(name):
     if name in MACHINES:
         machine = getattr(importlib.import_module(f"tests.test_{name}"), MACHINES[name])
         return lambda: [run_state_machine_as_test(machine, settings=QUICK)]
-    storm = importlib.import_module("tests.pair").storm
+    if name == "chances":
+        return importlib.import_module("tests.chances").judge
+    room, storm_name = ("guessing", "guess_storm") if name == "05" else ("pair", "storm")
+    storm = getattr(importlib.import_module(f"tests.{room}"), storm_name)
     return lambda: [storm(int(name), seed) for seed in range(NUM_STORMS[name])]
 
 
 def test_there_are_mutants_of_every_kind():
     assert len(MUTANTS) >= 14
-    assert {mutant.judge for mutant in MUTANTS} == {"blocks", "prefix", "01", "02", "03"}
+    assert {mutant.judge for mutant in MUTANTS} == set(JUDGES)
 
 
-@pytest.mark.parametrize("judge", ["blocks", "prefix", "01", "02", "03"])
+@pytest.mark.parametrize("judge", JUDGES)
 def test_the_code_as_it_is_passes_every_judge(judge):
     with imported_anew():
         load_judge(judge)()

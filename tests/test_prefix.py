@@ -74,20 +74,40 @@ class PrefixCacheMachine(RuleBasedStateMachine):
         for tokens, salt, num_twins in newcomers:
             for _ in range(num_twins):
                 self.admit(sequence(tokens, salt), chunks, data)
-        self.run(chunks, data)
+        drafts = {seq: self.guess(seq, num_tokens, data) for seq, num_tokens in chunks if num_tokens == seq.num_pending}
+        self.run(chunks, data, drafts)
 
-    def run(self, chunks, data):
-        written = set()
+    def guess(self, seq, num_tokens, data):
+        """Drafts for whoever reaches its end, as many as there is room for."""
+        drafts = data.draw(st.lists(st.integers(0, 1), max_size=3))
+        while drafts and not self.attempt(self.blocks.reserve, seq, num_tokens + len(drafts)):
+            drafts.pop()
+        return drafts
+
+    def run(self, chunks, data, drafts=None):
+        written, drafts = set(), drafts or {}
         for seq, num_tokens in chunks:
-            for p in range(seq.num_computed_tokens, seq.num_computed_tokens + num_tokens):
+            text = (*seq.tokens[: seq.num_computed_tokens + num_tokens], *drafts.get(seq, ()))
+            for p in range(seq.num_computed_tokens, len(text)):
                 slot = self.slot(seq, p)
                 assert slot not in written, "no slot is written twice in a step"
                 written.add(slot)
-                self.slots[slot] = (tuple(seq.tokens[: p + 1]), seq.cache_salt)
+                self.slots[slot] = (text[: p + 1], seq.cache_salt)
         for seq, num_tokens in chunks:
             seq.num_computed_tokens += num_tokens
             if not seq.num_pending:
-                seq.tokens.append(data.draw(st.integers(0, 1)))
+                self.verify(seq, drafts.get(seq, []), data)
+
+    def verify(self, seq, drafts, data):
+        """Some of the drafts were right; whatever the model says next was not among them."""
+        num_right = data.draw(st.integers(0, len(drafts)))
+        word = 1 - drafts[num_right] if num_right < len(drafts) else data.draw(st.integers(0, 1))
+        seq.tokens += [*drafts[:num_right], word]
+        seq.num_computed_tokens += num_right
+        if drafts:
+            self.blocks.settle(seq)
+            needed = -(-seq.num_computed_tokens // SIZE)
+            assert len(seq.block_table) == needed, "room for wrong guesses is given back"
 
     @somebody_lives
     @rule(data=st.data(), comes_back=st.booleans())

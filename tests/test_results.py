@@ -25,7 +25,7 @@ REQUEST_KEYS = (
 METRIC_KEYS = (
     "wall_s model_s steps prompt_tokens output_tokens output_tokens_per_s total_tokens_per_s ttft_s itl_s tpot_s e2e_s "
     "preemptions prefix_cache_hit_tokens prefix_cache_hit_rate draft_tokens accepted_tokens acceptance_rate "
-    "accepted_per_position kv"
+    "accepted_per_position tokens_per_forward kv"
 )
 NOT_YET = ["prefix_cache_hit_tokens", "prefix_cache_hit_rate", "draft_tokens", "accepted_tokens", "acceptance_rate"]
 SHAPE = [(5, 9), (3, 2), (9, 12), (4, 1), (7, 6)]  # prompt and output lengths; a pool of 8 blocks makes some give way

@@ -52,4 +52,8 @@ def random_config(rng: Random, level: int) -> EngineConfig:
         fields["max_num_batched_tokens"] = rng.choice([1, 2, 3, 4, 5, 6, 8, 12, 16])
         fields["long_prefill_token_threshold"] = rng.choice([0, 0, 1, 2, 3, 5])
         fields["scheduling_policy"] = rng.choice(["fcfs", "priority", "priority"])
+    if level >= 5:
+        fields["num_speculative_tokens"] = rng.choice([1, 2, 3, 5])
+        fields["speculative_length"] = rng.choice(["fixed", "adaptive"])
+        fields["enable_prefix_caching"] = rng.choice([True, True, False])
     return EngineConfig(block_size=block_size, max_model_len=max_model_len, **fields)

@@ -48,7 +48,7 @@ class Engine:
         batch = pack(chunks, self.config.max_model_len)
         tokens = unpack(batch, sample(self.model(batch, self.kv_cache), batch.rows))
         advance(chunks, tokens)
-        return self.close(chunks)
+        return self.close(chunks, tokens)
 
     def seat(self) -> None:
         """The next batch: whoever waited longest, one row each."""
@@ -57,9 +57,9 @@ class Engine:
             seq.block_table = [row]  # one block of max_model_len slots
             self.trace.admitted(seq)
 
-    def close(self, chunks: list[Chunk]) -> list[RequestOutput]:
+    def close(self, chunks: list[Chunk], new_tokens: list[list[int]]) -> list[RequestOutput]:
         """Report what is new; once the longest is done, all rows are free again."""
-        self.trace.record(chunks, self.batch, len(self.batch))
+        self.trace.record(chunks, new_tokens, self.batch, len(self.batch))
         outputs = self.desk.report(self.batch)
         done = bool(self.batch) and all(seq.finished for seq in self.batch)
         self.batch = [] if done else self.batch

@@ -48,4 +48,4 @@ class Engine(EngineBase):
         batch = pack(plan.chunks, self.config.block_size)
         tokens = unpack(batch, sample(self.model(batch, self.kv_cache), batch.rows))
         advance(plan.chunks, tokens)
-        return self.retire(plan.chunks)
+        return self.retire(plan.chunks, tokens)

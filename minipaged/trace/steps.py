@@ -11,6 +11,7 @@ level 01.)"""
 
 import time
 from collections.abc import Iterable
+from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -74,9 +75,20 @@ class StepTrace:
     def preempted(self, seq: Sequence) -> None:
         self.now.preempted.append(seq.request_id)
 
-    def record(self, chunks: Iterable[Chunk], holders: Iterable[Sequence], num_held_blocks: int) -> None:
-        """What ran, and what its memory looked like; `holders` are all sequences that hold blocks."""
-        self.now.num_scheduled_tokens = {chunk.seq.request_id: chunk.num_tokens for chunk in chunks}
+    def record(
+        self,
+        chunks: SequenceOf[Chunk],
+        new_tokens: SequenceOf[list[int]],
+        holders: Iterable[Sequence],
+        num_held_blocks: int,
+    ) -> None:
+        """What ran and said what, and what its memory looked like; `holders` are all sequences that hold blocks."""
+        for chunk, token_ids in zip(chunks, new_tokens, strict=True):
+            name, num_drafts = chunk.seq.request_id, len(chunk.drafts)
+            self.now.num_scheduled_tokens[name] = chunk.num_tokens + num_drafts
+            if num_drafts:
+                self.now.draft_tokens[name] = num_drafts
+                self.now.accepted_tokens[name] = len(token_ids) - 1
         unused = sum(len(seq.block_table) * self.block_size - seq.num_computed_tokens for seq in holders)
         self.now.reserved_slots = num_held_blocks * self.block_size
         self.now.used_slots = self.now.reserved_slots - unused

@@ -53,7 +53,7 @@ def test_a_step_is_written_down_once_it_is_over():
     trace.begin()
     trace.admitted(second)
     trace.preempted(first)
-    trace.record([Chunk(second, 4)], [first, second], num_held_blocks=3)
+    trace.record([Chunk(second, 4)], [[8]], [first, second], num_held_blocks=3)
     assert trace.steps == []
     trace.finish([second], Occupancy(num_waiting=1, num_running=0, num_free_blocks=7, num_blocks=8))
     (step,) = trace.steps
@@ -98,7 +98,7 @@ def test_waste_is_the_mean_over_the_steps_that_held_memory():
     trace = StepTrace(block_size=4)
     for num_computed, num_blocks in [(4, 1), (5, 2), (0, 0)]:
         trace.begin()
-        trace.record([], [sequence("a", num_computed, num_blocks)], num_held_blocks=num_blocks)
+        trace.record([], [], [sequence("a", num_computed, num_blocks)], num_held_blocks=num_blocks)
         trace.finish([], Occupancy(0, 1, 0, 8))
     assert kv_usage(trace.steps) == {"reserved_slots_mean": 6.0, "used_slots_mean": 4.5, "waste": pytest.approx(3 / 16)}
 

@@ -1,0 +1,1 @@
+"""What probably comes next?"""

@@ -1,0 +1,128 @@
+"""A small engine of level 05 and a drafter from the whole bestiary, through a life of a dozen events.
+
+guess_storm(level, seed)    arrivals, steps and departures in a tiny pool, and after every step:
+    integrity        names, counts and queues, as the engine itself sees them
+    what is said     a beginning of what a model without engine, cache or guesses says
+    room             nobody holds a block more than plain decoding would: nobody gives way for a guess
+    the budget       drafts are in it; no more of them than engine and request allow
+
+The fake model beside it bites whoever reads a slot that a wrong guess has left behind."""
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from levels import load
+
+from .drafters import DRAFTERS, drafting_with
+from .fake_model import FakeModel, answer_alone
+from .worlds import NAMES, UNLUCKY, new_model, random_config, random_visit
+
+
+class OtherModel(FakeModel):
+    """Agrees with the fake model mostly: it says 3 wherever that would say 2."""
+
+    def logits(self, tokens):
+        row = super().logits(tokens)
+        row[3] = max(row[2], row[3])
+        return row
+
+
+BESTIARY = {
+    **DRAFTERS,
+    "draft model": drafting_with(lambda engine: new_model()),
+    "another model": drafting_with(lambda engine: OtherModel(unlucky=UNLUCKY)),
+}
+
+
+class Life:
+    """An engine, its drafter, and what everybody should say."""
+
+    def __init__(self, level, rng):
+        config = random_config(rng, level)
+        self.model, self.rng = new_model(), rng
+        self.engine = load(level).Engine(config, self.model)
+        self.kind = rng.choice(sorted(BESTIARY))
+        self.due, self.wishes = {}, {}
+        self.engine.drafter = BESTIARY[self.kind](self.engine, lambda seq: self.due[seq.request_id].token_ids)
+
+    def arrive(self, name):
+        visit = random_visit(self.rng)
+        wish = self.rng.choice([None, None, 0, 1, 2])
+        params = replace(visit.params, num_speculative_tokens=wish)
+        if "model" in self.kind:
+            params = replace(params, temperature=0)  # what is drawn with a draft model has the right distribution only
+        try:
+            self.engine.add_request(visit.prompt, params, name, priority=visit.priority)
+        except ValueError:
+            return
+        allowed = self.engine.config.num_speculative_tokens
+        self.wishes[name] = allowed if wish is None else min(wish, allowed)
+        self.due[name] = answer_alone(self.model, visit.prompt, params, self.engine.config.max_model_len)
+
+    def leave(self, name):
+        self.engine.abort(name)
+        self.due.pop(name, None)
+
+    def step(self):
+        outputs = self.engine.step()
+        self.engine.check_integrity()
+        self.check_record(record := self.engine.trace.steps[-1])
+        for seq in self.engine.holders:
+            due = seq.num_computed_tokens if seq.request_id in record.draft_tokens else len(seq.tokens)
+            bound = self.engine.blocks.num_blocks_for(due)
+            assert len(seq.block_table) <= bound, "nobody holds a block for the sake of a guess"
+            spoke = seq.request_id in {output.request_id for output in outputs}
+            assert not spoke or seq.num_pending == 1, "all but the newest token is computed"
+        for output in outputs:
+            self.hear(output)
+
+    def check_record(self, record):
+        ran = sum(record.num_scheduled_tokens.values())
+        assert ran <= self.engine.config.max_num_batched_tokens, "drafts are in the budget"
+        longest = self.engine.config.max_chunk_len
+        assert all(n <= longest for n in record.num_scheduled_tokens.values()), "and in the threshold"
+        for name, num_drafts in record.draft_tokens.items():
+            assert 0 < num_drafts <= self.wishes[name], "no more drafts than engine and request allow"
+            assert 0 <= record.accepted_tokens[name] <= num_drafts
+            assert self.kind not in ("perfect", "draft model") or record.accepted_tokens[name] == num_drafts
+            assert self.kind != "wrong" or record.accepted_tokens[name] == 0
+        assert self.kind != "none" or not record.draft_tokens
+
+    def hear(self, output):
+        answer, (said,) = self.due[output.request_id], output.outputs
+        assert tuple(said.token_ids) == answer.token_ids[: len(said.token_ids)], (
+            "what is said is what plain decoding says"
+        )
+        if output.finished:
+            end = (tuple(said.token_ids), said.finish_reason, said.stop_reason)
+            num_slots = self.engine.config.num_blocks * self.engine.config.block_size
+            full = (
+                len(output.prompt_token_ids) + len(said.token_ids) == num_slots + 1 and said.finish_reason == "length"
+            )
+            assert full or end == (answer.token_ids, answer.finish_reason, answer.stop_reason)
+            del self.due[output.request_id]
+
+
+def guess_storm(level, seed):
+    rng = Random(seed)
+    life = Life(level, rng)
+    for _ in range(20):
+        event = rng.choice(["arrive", "arrive", "step", "step", "step", "leave"])
+        if event == "arrive":
+            for name in rng.sample(NAMES, rng.randint(1, 4)):
+                life.arrive(name)
+        elif event == "leave":
+            life.leave(rng.choice(NAMES))
+        elif life.engine.has_unfinished_requests():
+            life.step()
+    for _ in range(2000):
+        if not life.engine.has_unfinished_requests():
+            break
+        life.step()
+    else:
+        pytest.fail("nobody comes to an end")
+    assert not life.due, "nobody is forgotten"
+    assert life.engine.blocks.num_free_blocks == life.engine.config.num_blocks, "all blocks come back"
+    return life

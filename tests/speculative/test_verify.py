@@ -1,0 +1,73 @@
+"""Whatever was guessed, and by whom: what is said is distributed as if nobody had guessed."""
+
+from itertools import product
+
+import pytest
+import torch
+
+from levels import load
+from minipaged.batch import Row
+from minipaged.config import EngineConfig
+from minipaged.sampling import distribution
+from minipaged.sampling_params import SamplingParams
+from minipaged.speculative.verify import choose
+
+from ..chances import NUM_DRAWS, Dice, check_frequencies, draws, p_value
+from ..drafters import drafting_with, noise, scripted
+
+
+def test_a_wrong_law_has_a_small_p_value_and_the_right_one_has_not():
+    assert p_value([5030, 2980, 1990], [0.5, 0.3, 0.2]) > 0.1
+    assert p_value([5200, 2900, 1900], [0.5, 0.3, 0.2]) < 1e-3
+
+
+def test_three_words_come_out_as_often_as_the_target_says():
+    p, q = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.1, 0.6, 0.3])
+    x = torch.multinomial(q, NUM_DRAWS, replacement=True, generator=torch.Generator().manual_seed(0))
+    rows = [Row(SamplingParams(), seed, 5) for seed in range(NUM_DRAWS)]
+    words = choose(p.expand(NUM_DRAWS, 3), q.expand(NUM_DRAWS, 3), x, rows)
+    assert p_value(words.bincount(minlength=3).tolist(), p.tolist()) > 1e-3
+    is_kept = words == x
+    assert float(is_kept.double().mean()) == pytest.approx(0.6, abs=0.015)  # the overlap of p and q
+    assert set(words[~is_kept].tolist()) == {0}, "only the first has more chance in p than in q"
+
+
+def test_equal_distributions_keep_everything():
+    p = torch.tensor([0.25, 0.75]).expand(1000, 2)
+    x = (torch.arange(1000) % 4 > 0).long()
+    assert torch.equal(choose(p, p.clone(), x, [Row(SamplingParams(), seed, 1) for seed in range(1000)]), x)
+
+
+PARAMS = {
+    "as it is": SamplingParams(temperature=1.0, max_tokens=3, ignore_eos=True),
+    "cut": SamplingParams(temperature=0.7, top_k=4, top_p=0.9, min_p=0.05, max_tokens=3, ignore_eos=True),
+}
+GUESSERS = {
+    "nobody": None,
+    "a draft model": drafting_with(lambda engine: Dice(salt=1)),
+    "the model itself": drafting_with(lambda engine: engine.model),
+    "a die": scripted(lambda answer_to, size: noise(size)),
+}
+
+
+@pytest.mark.parametrize("guesser", GUESSERS)
+@pytest.mark.parametrize("params", PARAMS)
+def test_the_first_three_words_have_exactly_the_model_s_distribution(params, guesser):
+    check_frequencies(draws(PARAMS[params], GUESSERS[guesser]), PARAMS[params])
+
+
+def test_the_law_that_frequencies_are_held_against_adds_up():
+    params, dice = PARAMS["cut"], Dice()
+    rows = torch.tensor([dice.logits([2, 3, *said]) for n in range(3) for said in product(range(6), repeat=n)])
+    weights = distribution(rows, [params] * len(rows))
+    assert ((weights > 0).sum(-1) <= 4).all()
+    assert weights.shape == (1 + 6 + 36, 6)
+
+
+def test_with_itself_as_draft_model_random_drafts_are_all_accepted():
+    engine = load(5).Engine(EngineConfig(num_blocks=64, max_model_len=64, num_speculative_tokens=3), Dice())
+    engine.drafter = drafting_with(lambda engine: engine.model)(engine, None)
+    engine.add_request([2, 3], SamplingParams(temperature=1.0, max_tokens=40, seed=1, ignore_eos=True))
+    while engine.has_unfinished_requests():
+        engine.step()
+    assert len(engine.trace.steps) == 10
