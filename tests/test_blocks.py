@@ -162,6 +162,18 @@ def test_before_every_forward_a_sequence_owns_exactly_the_blocks_of_its_tokens(n
         seq.num_computed_tokens += 1
 
 
+@pytest.mark.parametrize(("num_right", "num_blocks"), [(0, 2), (1, 2), (3, 2), (4, 3)])
+def test_room_for_guesses_that_were_wrong_is_given_back(num_right, num_blocks):
+    manager = BlockManager(num_blocks=9, block_size=4)
+    seq = computed(manager, 5)
+    assert manager.reserve(seq, 4)
+    seq.num_computed_tokens += num_right
+    last = seq.block_table[-1]
+    manager.settle(seq)
+    assert (len(seq.block_table), manager.num_free_blocks) == (num_blocks, 9 - num_blocks)
+    assert num_blocks == 3 or manager.pool.allocate() == last, "what nobody used is the first to be handed out"
+
+
 def test_a_pool_that_is_exactly_full_serves_and_one_token_more_does_not():
     manager = BlockManager(num_blocks=4, block_size=4)
     assert not manager.reserve(sequence(17), 17)

@@ -1,7 +1,7 @@
 """A test that no wrong engine fails proves nothing: each of these small wrong edits must be caught.
 
     tests/mutants/*.toml    file, judge; then for each mutant the fault it stands for, the old text and the new
-    judge                   the machine of a block manager, the storms of a level, or the chances of words
+    judge                   the machine of a block manager, the storms of a level, the chances of words, or one test
 
 An edit is made in memory: the rooms that hold no tensor are imported anew, one of them with other text, and the judges
 with them. The same judges pass the code as it is, or catching would mean nothing."""
@@ -26,7 +26,8 @@ BROKEN_PROMISES = (AssertionError, RuntimeError, LookupError, ValueError, pytest
 QUICK = settings(max_examples=60, stateful_step_count=20, phases=[Phase.generate], report_multiple_bugs=False)
 MACHINES = {"blocks": "BlockManagerMachine", "prefix": "PrefixCacheMachine"}
 NUM_STORMS = {"01": 100, "02": 100, "03": 250, "05": 150}
-JUDGES = [*MACHINES, *NUM_STORMS, "chances"]
+TESTS = {"twins": "test_a_duplicate_is_given_up_for_the_block_named_first_or_its_tail_would_outlive_the_head"}
+JUDGES = [*MACHINES, *NUM_STORMS, *TESTS, "chances"]
 
 
 class Mutant(NamedTuple):
@@ -99,6 +100,8 @@ def load_judge(name):
     if name in MACHINES:
         machine = getattr(importlib.import_module(f"tests.test_{name}"), MACHINES[name])
         return lambda: [run_state_machine_as_test(machine, settings=QUICK)]
+    if name in TESTS:
+        return getattr(importlib.import_module("tests.test_prefix"), TESTS[name])
     if name == "chances":
         return importlib.import_module("tests.chances").judge
     room, storm_name = ("guessing", "guess_storm") if name == "05" else ("pair", "storm")

@@ -298,3 +298,41 @@ def test_twins_that_fill_a_block_in_one_step_end_up_with_one():
         tables.append([list(seq.block_table) for seq in twins.holders])
     first, second = tables[6]
     assert first[0] == second[0], "their first block is one, since the step after both filled it"
+
+
+def step_of_one_token(blocks, *seqs):
+    """Everybody runs their newest token and says 0."""
+    for seq in seqs:
+        assert blocks.reserve(seq, 1)
+        blocks.publish(seq, seq.num_computed_tokens + 1)
+    for seq in seqs:
+        seq.num_computed_tokens += 1
+        seq.tokens.append(0)
+
+
+def test_a_duplicate_is_given_up_for_the_block_named_first_or_its_tail_would_outlive_the_head():
+    blocks = PrefixBlockManager(NUM_BLOCKS, SIZE)
+    first, second, other = sequence([0]), sequence([0]), sequence([1] * 6)
+    for _ in range(5):
+        step_of_one_token(blocks, first, second)
+    assert first.block_table[:2] == second.block_table[:2], "twins that grew side by side"
+    blocks.release(first)
+    assert blocks.adopt(other), "takes all that nobody holds"
+    assert blocks.num_free_blocks == 0
+    assert len(blocks.find(sequence([0] * 6))) == 2, "whoever comes next still finds what the second one holds"
+
+
+def test_what_a_guess_took_and_did_not_need_is_handed_out_next():
+    blocks = PrefixBlockManager(4, SIZE)
+    old, seq = sequence([0, 0, 0, 0]), sequence([1])
+    assert blocks.adopt(old)
+    blocks.publish(old, 4)
+    blocks.release(old)
+    assert blocks.adopt(seq)
+    blocks.publish(seq, 1)
+    for _ in range(5):
+        assert blocks.reserve(seq, 1 + 2), "the newest token and two guesses"
+        seq.num_computed_tokens = 1
+        blocks.settle(seq)
+        assert len(seq.block_table) == 1
+    assert len(blocks.block_of) == 2, "wrong guesses again and again do not wash the cache out"
