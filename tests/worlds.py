@@ -1,9 +1,11 @@
 """Small worlds, so that collisions are common: few blocks, few words, little budget, few names.
 
 Four words make echoes and equal beginnings likely; pools of a few blocks make every second step a fight for memory.
-EOS is a set of two, and one word is unlucky: the model answers it with NaN. Everything is drawn from a Random: a seeded
-one makes thousands of cases quickly, hypothesis's own makes fewer and shrinks what fails."""
+EOS is a set of two, and one word is unlucky: the model answers it with NaN. Some want several answers. Everything is
+drawn from a Random: a seeded one makes thousands of cases quickly, hypothesis's own makes fewer and shrinks what
+fails."""
 
+from dataclasses import replace
 from random import Random
 from typing import NamedTuple
 
@@ -39,7 +41,8 @@ WISHES = [
 
 def random_visit(rng: Random) -> Visit:
     start, length = rng.randint(0, 5), rng.choice([1, 2, 3, 4, 6, 8, 10, 11])
-    return Visit(list(TEXT[start : start + length]), rng.choice(WISHES), priority=rng.randint(0, 2))
+    params = replace(rng.choice(WISHES), n=rng.choice([1, 1, 1, 2, 3]))
+    return Visit(list(TEXT[start : start + length]), params, priority=rng.randint(0, 2))
 
 
 def random_config(rng: Random, level: int) -> EngineConfig:

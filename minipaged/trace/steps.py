@@ -5,9 +5,10 @@
 
 A slot is reserved when it belongs to a request, and used when it holds the keys and values of one of its tokens; both
 are taken during the step, before whoever finished gives theirs back. Only last blocks are partly empty, so what is
-reserved in vain is summed over the running sequences, never over blocks. Invariant: used <= reserved; waste is the mean
-over steps of 1 - used / reserved. `python -m minipaged.trace FILE --perfetto OUT` redraws a trace for Perfetto. (From
-level 01.)"""
+reserved in vain is summed over the running sequences, never over blocks. A request's choices have its id in common:
+their tokens, run or found, are added up, and each move of each choice is listed. Invariant: used <= reserved; waste is
+the mean over steps of 1 - used / reserved. `python -m minipaged.trace FILE --perfetto OUT` redraws a trace for
+Perfetto. (From level 01.)"""
 
 import time
 from collections.abc import Iterable
@@ -69,14 +70,17 @@ class StepTrace:
 
     def admitted(self, seq: Sequence) -> None:
         self.now.admitted.append(seq.request_id)
-        self.now.cached_tokens[seq.request_id] = seq.num_computed_tokens
+        found = self.now.cached_tokens
+        found[seq.request_id] = found.get(seq.request_id, 0) + seq.num_computed_tokens
 
     def preempted(self, seq: Sequence) -> None:
         self.now.preempted.append(seq.request_id)
 
     def record(self, chunks: Iterable[Chunk], holders: Iterable[Sequence], num_held_blocks: int) -> None:
         """What ran, and what its memory looked like; `holders` are all sequences that hold blocks."""
-        self.now.num_scheduled_tokens = {chunk.seq.request_id: chunk.num_tokens for chunk in chunks}
+        ran = self.now.num_scheduled_tokens
+        for chunk in chunks:
+            ran[chunk.seq.request_id] = ran.get(chunk.seq.request_id, 0) + chunk.num_tokens
         unused = sum(len(seq.block_table) * self.block_size - seq.num_computed_tokens for seq in holders)
         self.now.reserved_slots = num_held_blocks * self.block_size
         self.now.used_slots = self.now.reserved_slots - unused
