@@ -112,4 +112,4 @@ class FrontDesk:
         """`holders` are all sequences that wait or run. Raises AssertionError with the broken invariant's name."""
         unfinished = [seq for choices in self.live.values() for seq in choices if not seq.finished]
         assert {seq for seq in holders if not seq.finished} == {*unfinished}, "a live sequence waits or runs"
-        assert self.live.keys() == {seq.request_id for seq in unfinished}, "an id in use is somebody's who still runs"
+        assert self.live.keys() == {seq.request_id for seq in unfinished}, "a live request has a live choice"

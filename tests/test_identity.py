@@ -3,6 +3,7 @@
     01    ample                                           rows hold everything
     02    ample, preempted                                a pool in which the newest gives way
     03    ample, preempted, chunked, both at once         a budget that no prompt fits
+    all   two choices, with ample memory or preempted     every prompt asked for two answers; 04 shares its blocks
 
 Memory is poisoned with NaN before anything runs, so whoever reads what nobody wrote says nothing at all. Where the best
 logit leads by less than MARGIN, rounding may decide: such an answer is compared up to there, and few are."""
@@ -28,8 +29,15 @@ WAYS = {
     "preempted": {**AMPLE, "num_blocks": 10},
     "chunked": {**AMPLE, "max_num_batched_tokens": 5, "long_prefill_token_threshold": 3},
     "chunked and preempted": {**AMPLE, "num_blocks": 12, "max_num_batched_tokens": 5, "block_size": 3},
+    "two choices": AMPLE,
+    "two choices, preempted": {**AMPLE, "num_blocks": 10},
 }
-RUNS = [(1, "ample"), (2, "ample"), (2, "preempted"), *((3, way) for way in WAYS)]
+RUNS = [
+    *((1, way) for way in ("ample", "two choices")),
+    *((2, way) for way in ("ample", "preempted", "two choices", "two choices, preempted")),
+    *((3, way) for way in WAYS),
+    *((4, way) for way in ("two choices", "two choices, preempted")),
+]
 MODELS = [("llama", "llama3"), ("mistral", "default"), ("qwen2", "yarn"), ("qwen3", "linear")]
 CASES = [(kind, rope, level, way) for kind, rope in MODELS for level, way in RUNS]
 
@@ -76,15 +84,18 @@ def test_every_level_gives_transformers_tokens(serve, kind, rope, level, way):
     model, certain = serve(kind, rope)
     engine = load(level).Engine(EngineConfig(**WAYS[way]), model)
     engine.kv_cache.data.fill_(torch.nan)
-    params = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
+    num_choices = 2 if "two choices" in way else 1
+    params = SamplingParams(n=num_choices, temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
     ids = [engine.add_request(prompt, params) for prompt in PROMPTS]
     said = {}
     while engine.has_unfinished_requests():
-        said.update({output.request_id: output.outputs[0].token_ids for output in engine.step()})
+        said.update({output.request_id: [choice.token_ids for choice in output.outputs] for output in engine.step()})
         engine.check_integrity()
-    assert [said[i][: len(answer)] for i, answer in zip(ids, certain, strict=True)] == certain
-    assert all(len(said[i]) == NUM_TOKENS for i in ids)
+    for i, answer in zip(ids, certain, strict=True):
+        assert [token_ids[: len(answer)] for token_ids in said[i]] == [answer] * num_choices
+        assert [len(token_ids) for token_ids in said[i]] == [NUM_TOKENS] * num_choices
     steps = engine.trace.steps
     assert any(step.preempted for step in steps) == ("preempted" in way)
-    assert any(len(step.num_scheduled_tokens) < step.num_running for step in steps) <= ("chunked" in way)
+    assert any(len(step.num_scheduled_tokens) * num_choices < step.num_running for step in steps) <= ("chunked" in way)
     assert (max(max(step.num_scheduled_tokens.values()) for step in steps) <= 5) == ("chunked" in way)
+    assert any(sum(step.cached_tokens.values()) for step in steps) == (level == 4)

@@ -56,3 +56,13 @@ def random_config(rng: Random, level: int) -> EngineConfig:
         fields["long_prefill_token_threshold"] = rng.choice([0, 0, 1, 2, 3, 5])
         fields["scheduling_policy"] = rng.choice(["fcfs", "priority", "priority"])
     return EngineConfig(block_size=block_size, max_model_len=max_model_len, **fields)
+
+
+def random_work(rng: Random, level: int) -> tuple[EngineConfig, list[Visit]]:
+    """A config in which the longest possible request fits alone, and requests that all are let in."""
+    config = random_config(rng, level)
+    while config.num_blocks * config.block_size < config.max_model_len:
+        config = random_config(rng, level)
+    visits = [random_visit(rng) for _ in range(20)]
+    longest = config.max_model_len
+    return config, [v for v in visits if len(v.prompt) + (v.params.max_tokens or 1) <= longest][:6]
