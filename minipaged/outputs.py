@@ -20,13 +20,15 @@ Decode = Callable[[list[int]], str]
 @dataclass
 class CompletionOutput:
     """finish_reason: None while running, then "stop", "length", "abort" or "error".
-    stop_reason: the stop token id that ended it; None for EOS and every other reason."""
+    stop_reason: the stop token id that ended it; None for EOS and every other reason.
+    num_cached_tokens: prompt tokens that this choice found when it was first admitted."""
 
     index: int
     token_ids: list[int]
     finish_reason: str | None
     stop_reason: int | str | None
     decode: Decode = field(repr=False, compare=False)
+    num_cached_tokens: int = field(default=0, compare=False)
 
     @cached_property
     def text(self) -> str:
@@ -36,8 +38,8 @@ class CompletionOutput:
 
 @dataclass
 class RequestOutput:
-    """finished: every choice is. num_cached_tokens: what the first choice found at its first admission, for the others
-    find its blocks. num_preemptions: of all choices together. error: of the first choice that has one."""
+    """finished: every choice is. num_cached_tokens: the first choice's, for what others find may be its own request's.
+    num_preemptions: of all choices together. error: of the first choice that has one."""
 
     request_id: str
     prompt_token_ids: list[int]
@@ -65,5 +67,11 @@ def report(choices: list[Sequence], decode: Decode) -> RequestOutput:
 
 
 def complete(seq: Sequence, decode: Decode) -> CompletionOutput:
-    token_ids = seq.tokens[seq.num_prompt_tokens :]
-    return CompletionOutput(seq.choice, token_ids, seq.finish_reason, seq.stop_reason, decode)
+    return CompletionOutput(
+        index=seq.choice,
+        token_ids=seq.tokens[seq.num_prompt_tokens :],
+        finish_reason=seq.finish_reason,
+        stop_reason=seq.stop_reason,
+        decode=decode,
+        num_cached_tokens=seq.num_cached_tokens,
+    )

@@ -83,10 +83,11 @@ def measure(run: Run, level: int) -> Document:
 
 
 def prefix_hits(run: Run, level: int) -> Document:
-    """Prompt tokens that a request's first choice found when it was first admitted, and their share of all prompts'."""
-    started = [record for record in run.records if record.output and record.num_tokens]
-    num_found = sum(record.output.num_cached_tokens for record in started if record.output)
-    num_prompt = sum(len(record.request.prompt_token_ids) for record in started)
+    """Prompt tokens found at first admissions, those of every choice, and their share of all that were looked up."""
+    outputs = [record.output for record in run.records if record.output]
+    started = [(output, said) for output in outputs for said in output.outputs if said.token_ids]
+    num_found = sum(said.num_cached_tokens for _, said in started)
+    num_prompt = sum(len(output.prompt_token_ids) for output, _ in started)
     applies = level >= LEVEL_OF["enable_prefix_caching"]
     return {
         "prefix_cache_hit_tokens": num_found if applies else None,

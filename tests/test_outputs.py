@@ -72,6 +72,7 @@ def test_a_request_found_what_its_first_choice_found_and_gave_way_as_often_as_al
     first.num_preemptions, second.num_preemptions = 1, 2
     output = report(choices, letters)
     assert (output.num_cached_tokens, output.num_preemptions) == (0, 3)
+    assert [said.num_cached_tokens for said in output.outputs] == [0, 4]
 
 
 def test_text_is_decoded_when_somebody_reads_it():

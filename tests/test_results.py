@@ -208,6 +208,13 @@ def test_a_request_for_several_answers_has_them_all_and_its_own_is_the_first(lev
     assert (made["metrics"]["prompt_tokens"], made["metrics"]["output_tokens"]) == (6, num_said + 2)
 
 
+def test_what_the_choices_of_a_request_find_counts_too() -> None:
+    made = document(4, [ask(9, 2, n=3), ask(9, 2)], num_blocks=64)
+    assert [request["cached_tokens"] for request in made["requests"]] == [0, 8]
+    assert made["metrics"]["prefix_cache_hit_tokens"] == 3 * 8
+    assert made["metrics"]["prefix_cache_hit_rate"] == pytest.approx(3 * 8 / (4 * 9))
+
+
 def test_an_interrupt_aborts_the_choices_that_had_not_ended() -> None:
     def on_step(asked: Run, outputs: Any) -> None:
         if asked.num_steps == 3:
