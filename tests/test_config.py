@@ -94,11 +94,11 @@ def test_a_config_that_asks_for_nothing_asks_for_what_the_flags_promise():
 @pytest.mark.parametrize(
     ("fields", "named"),
     [
-        ({"num_speculative_tokens": -1}, "num_speculative_tokens must be a whole number of at least 0, not -1"),
-        ({"prompt_lookup_min": 0}, "prompt_lookup_min must be a whole number of at least 1, not 0"),
+        ({"num_speculative_tokens": -1}, "num_speculative_tokens must be a whole number >= 0, not -1"),
+        ({"prompt_lookup_min": 0}, "prompt_lookup_min must be a whole number >= 1, not 0"),
         (
             {"prompt_lookup_min": 3, "prompt_lookup_max": 2},
-            "prompt_lookup_max must be a whole number of at least 3, not 2",
+            "prompt_lookup_max 2 is less than prompt_lookup_min 3",
         ),
         ({"speculative_method": "eagle"}, "speculative_method must be one of ngram, draft_model, not 'eagle'"),
         ({"speculative_method": "draft_model"}, "draft_model None, speculative_method 'draft_model'"),
