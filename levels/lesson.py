@@ -134,11 +134,18 @@ class Lesson:
         """The answers, then the table."""
         console = results_console()
         for request in outcomes[-1].document["requests"][: 3 if self.is_demo else None]:
-            answer, end = request["text"] or str(request["token_ids"]), request["error"] or request["finish_reason"]
-            line = Text.assemble((f"{request['index']:>3}  ", "bold"), answer, (f" ({end})\n", "dim"))
-            console.print(line, soft_wrap=True)
+            for said in request.get("choices", [request]):
+                console.print(show_answer(request, said), soft_wrap=True)
         title = " ".join((self.demo.__doc__ or "").split()) if self.is_demo else "what it cost"
         console.print(make_table(title, outcomes, self.demo.LOOK_AT if self.is_demo else ()))
+
+
+def show_answer(request: Any, said: Any) -> Text:
+    """One answer, under its request's number; of several to one prompt the second is, say, 3.1."""
+    number = f"{request['index']}" + (f".{said['index']}" if said is not request else "")
+    end = (request["error"] if said["finish_reason"] == "error" else None) or said["finish_reason"]
+    answer = said["text"] or str(said["token_ids"])
+    return Text.assemble((f"{number:>3}  ", "bold"), answer, (f" ({end})\n", "dim"))
 
 
 def results_console() -> Console:

@@ -105,13 +105,14 @@ class EngineBase(ABC):
         cache_salt: str | None = None,
     ) -> str:
         """Queue a request and return its id. Raises ValueError or TypeError for what could not even run alone."""
-        seq = self.desk.open(prompt_token_ids, params, request_id, priority, cache_salt)
-        self.scheduler.waiting.push(seq)
-        return seq.request_id
+        choices = self.desk.open(prompt_token_ids, params, request_id, priority, cache_salt)
+        for seq in choices:
+            self.scheduler.waiting.push(seq)
+        return choices[0].request_id
 
     def abort(self, request_id: str) -> None:
         """In any state, any number of times, unknown ids too: never an error."""
-        if seq := self.desk.live.pop(request_id, None):
+        for seq in self.desk.close(request_id):
             self.scheduler.abort(seq)
 
     def has_unfinished_requests(self) -> bool:
@@ -146,7 +147,7 @@ class EngineBase(ABC):
         """Raises AssertionError with the broken invariant's name."""
         waiting, running = self.scheduler.waiting, self.scheduler.running
         self.blocks.check_integrity(running)
-        assert {*waiting, *running} == {*self.desk.live.values()}, "a live sequence waits or runs"
+        self.desk.check_integrity([*waiting, *running])
         assert not {*waiting} & {*running}, "nobody waits and runs"
         assert not any(seq.block_table for seq in waiting), "whoever waits holds no block"
         for queue in (waiting, running):

@@ -1,11 +1,12 @@
 """The front desk: who may come in, who is being served, and what they are told.
 
-    add_request -> check -> open ->  Sequence  -> report, report, ... -> gone
-                     |                              (cumulative outputs, the last one says why it ended)
+    add_request -> check -> open ->  n choices  -> report, report, ... -> gone
+                     |               (Sequences)    (cumulative outputs, the last one says why they ended)
                      +-- refused: the sentence names n, max_tokens, max_model_len, the blocks it would need
 
-Invariant: whatever comes in can run alone on this engine; an id belongs to one live request at a time and is free
-again as soon as that one ended or was aborted. (From level 01.)"""
+From here on every choice goes its own way, with a seed, a place in the queue and blocks of its own; only the desk knows
+which belong together. Invariant: whatever comes in can run alone on this engine, one choice at a time; an id belongs to
+one live request at a time and is free again as soon as all its choices ended, or it was aborted. (From level 01.)"""
 
 from collections.abc import Iterable
 from itertools import count
@@ -24,7 +25,7 @@ class FrontDesk:
     def __init__(self, config: EngineConfig, vocab_size: int, eos_token_ids: frozenset[int], decode: Decode):
         self.config, self.vocab_size = config, vocab_size
         self.eos_token_ids, self.decode = eos_token_ids, decode
-        self.live: dict[str, Sequence] = {}
+        self.live: dict[str, list[Sequence]] = {}  # request id -> its choices
         self.arrivals = count()
 
     def check(self, prompt_token_ids: list[int], params: SamplingParams) -> None:
@@ -57,14 +58,13 @@ class FrontDesk:
         request_id: str | None = None,
         priority: int = 0,
         cache_salt: str | None = None,
-    ) -> Sequence:
-        """Check a request and make it a live sequence. Raises as `check` does, and ValueError for an id in use."""
+    ) -> list[Sequence]:
+        """Check a request and bring its choices to life. Raises as `check` does, and ValueError for an id in use."""
         self.check(prompt_token_ids, params)
         self.check_place(request_id, priority, cache_salt)
         arrival = next(self.arrivals)  # a refused call takes no number, so nobody's seed depends on it
-        request_id = self.free_id(arrival) if request_id is None else request_id
-        seq = self.live[request_id] = Sequence(
-            request_id=request_id,
+        first = Sequence(
+            request_id=self.free_id(arrival) if request_id is None else request_id,
             tokens=[int(token_id) for token_id in prompt_token_ids],
             params=params,
             max_len=self.max_len(len(prompt_token_ids), params),
@@ -74,7 +74,8 @@ class FrontDesk:
             priority=priority,
             cache_salt=cache_salt,
         )
-        return seq
+        seqs = self.live[first.request_id] = [first, *(first.sibling(choice) for choice in range(1, params.n))]
+        return seqs
 
     def check_place(self, request_id: str | None, priority: int, cache_salt: str | None) -> None:
         check_integer("priority", priority, -(2**63), 2**63 - 1)
@@ -93,12 +94,22 @@ class FrontDesk:
         """The arrival's number, unless somebody chose that very id."""
         return next(name for i in count(arrival) if (name := str(i)) not in self.live)
 
+    def close(self, request_id: str) -> list[Sequence]:
+        """Forget a request, known or not; its id is free at once. Returns the choices that had not ended."""
+        return [seq for seq in self.live.pop(request_id, []) if not seq.finished]
+
     def report(self, seqs: Iterable[Sequence]) -> list[RequestOutput]:
-        """An output for each sequence with news; whoever ended is forgotten."""
+        """An output for each request that has news of a choice; whoever ended with all choices is forgotten."""
         outputs = []
         for seq in seqs:
-            if seq.has_news and self.live.get(seq.request_id) is seq:
-                outputs.append(report(seq, self.decode))
-                if seq.finished:
-                    del self.live[seq.request_id]
+            if seq.has_news and seq in (choices := self.live.get(seq.request_id, [])):
+                outputs.append(report(choices, self.decode))
+                if outputs[-1].finished:
+                    self.close(seq.request_id)
         return outputs
+
+    def check_integrity(self, holders: Iterable[Sequence]) -> None:
+        """`holders` are all sequences that wait or run. Raises AssertionError with the broken invariant's name."""
+        unfinished = [seq for choices in self.live.values() for seq in choices if not seq.finished]
+        assert {seq for seq in holders if not seq.finished} == {*unfinished}, "a live sequence waits or runs"
+        assert self.live.keys() == {seq.request_id for seq in unfinished}, "a live request has a live choice"

@@ -77,7 +77,8 @@ def draw(run: Run, title: str, width: int, height: int) -> Group:
 
 def draw_rows(run: Run, num_rows: int) -> list[Text]:
     """Who runs, then who waits, then who is done; the chosen ones in the order given."""
-    running = {seq.request_id: seq for seq in run.engine.holders}
+    ranked = sorted(run.engine.holders, key=lambda seq: seq.num_computed_tokens)
+    running = {seq.request_id: seq for seq in ranked}  # of several choices, the one that has come furthest
 
     def rank(i: int) -> tuple[bool, bool]:
         return is_done(run.records[i]), run.records[i].request_id not in running
@@ -93,7 +94,7 @@ def is_done(record: Record) -> bool:
 def status(run: Run) -> str:
     """Where the run stands, in one line."""
     steps, now = run.engine.trace.steps, run.now()
-    num_tokens = sum(len(record.token_times) for record in run.records)
+    num_tokens = sum(record.num_tokens for record in run.records)
     last = steps[-1] if steps else None
     pool = f", {last.num_running} running, {last.num_waiting} waiting" if last else ""
     free = f", {last.num_free_blocks} of {last.num_blocks} blocks free" if last else ""
@@ -102,8 +103,8 @@ def status(run: Run) -> str:
 
 def draw_row(index: int, record: Record, seq: Sequence | None) -> Text:
     color, n = COLORS[index % len(COLORS)], len(record.request.prompt_token_ids)
-    num_written = len(record.token_times)
-    goal = record.request.params.max_tokens or num_written
+    num_written, params = record.num_tokens, record.request.params
+    goal = params.max_tokens * params.n if params.max_tokens else num_written
     num_read = n if is_done(record) else min(seq.num_computed_tokens, n) if seq else 0
     read, filled = (round(BAR * part / (n + goal)) for part in (num_read, num_read + num_written))
     bar = "▒" * read + "▓" * (filled - read)
@@ -113,7 +114,8 @@ def draw_row(index: int, record: Record, seq: Sequence | None) -> Text:
 
 def describe(record: Record, seq: Sequence | None, num_read: int, num_written: int, goal: int) -> str:
     if is_done(record) and record.output:
-        return f"{record.output.outputs[0].finish_reason}, {num_written} tokens"
+        reasons = dict.fromkeys(said.finish_reason or "" for said in record.output.outputs)  # each once
+        return f"{', '.join(reasons)}, {num_written} tokens"
     if seq is None:
         return f"preempted, {num_written} tokens" if num_written else "waiting"
     n = len(record.request.prompt_token_ids)

@@ -11,6 +11,7 @@ driver serves them all. (From level 01.)"""
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Protocol
 
 from .config import EngineConfig
@@ -71,8 +72,26 @@ class Record:
     request: Request
     request_id: str | None = None
     output: RequestOutput | None = None
-    token_times: list[float] = field(default_factory=list)
+    choice_times: list[list[float]] = field(default_factory=list)  # of each choice, when each of its tokens came
     end_s: float | None = None
+
+    def __post_init__(self) -> None:
+        self.choice_times = self.choice_times or [[] for _ in range(self.request.params.n)]
+
+    @property
+    def num_tokens(self) -> int:
+        """Generated, by all choices together."""
+        return sum(map(len, self.choice_times))
+
+    @property
+    def token_times(self) -> list[float]:
+        """Of all choices together, in order: the first is the request's first token."""
+        return sorted(chain.from_iterable(self.choice_times))
+
+    def hear(self, output: RequestOutput, now: float) -> None:
+        self.output = output
+        for said, times in zip(output.outputs, self.choice_times, strict=True):
+            times += [now] * (len(said.token_ids) - len(times))
 
 
 OnStep = Callable[["Run", list[RequestOutput]], None]
@@ -137,8 +156,7 @@ class Run:
         now = self.now()
         for output in outputs:
             if record := self.live.get(output.request_id):  # others' requests may run on the same engine
-                record.output = output
-                record.token_times += [now] * (len(output.outputs[0].token_ids) - len(record.token_times))
+                record.hear(output, now)
                 if output.finished:
                     record.end_s = now
                     del self.live[output.request_id]
@@ -146,8 +164,9 @@ class Run:
 
 
 def aborted(record: Record, decode: Decode) -> RequestOutput:
-    """The output of a request that did not come to its own end, or did not even begin."""
+    """The output of a request that did not come to its own end, or did not even begin; a choice that did keeps its."""
+    nothing = [CompletionOutput(i, [], None, None, decode) for i in range(record.request.params.n)]
     prompt = list(record.request.prompt_token_ids)
-    output = record.output or RequestOutput(record.request_id or "", prompt, [], finished=False)
-    token_ids = output.outputs[0].token_ids if output.outputs else []
-    return replace(output, outputs=[CompletionOutput(0, token_ids, "abort", None, decode)], finished=True)
+    output = record.output or RequestOutput(record.request_id or "", prompt, nothing, finished=False)
+    outputs = [said if said.finish_reason else replace(said, finish_reason="abort") for said in output.outputs]
+    return replace(output, outputs=outputs, finished=True)

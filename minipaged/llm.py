@@ -2,7 +2,7 @@
 
     llm = LLM("smollm2-135m", engine=levels.load(3).Engine, num_blocks=512)
     outputs = llm.generate(["The capital of France is"], SamplingParams(temperature=0, max_tokens=8))
-    outputs[0].outputs[0].text
+    outputs[0].outputs[0].text                   with SamplingParams(n=3), outputs[0].outputs[1] and [2] too
 
 The method names and the shapes of their arguments are vLLM's. Invariant: what is refused is refused before anything of
 that call runs; a request that fails while it runs does not raise, its finish_reason is "error". (From level 01.)"""

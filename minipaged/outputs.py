@@ -1,8 +1,10 @@
 """What a user gets back: cumulative token ids and text, and the reason they ended.
 
-    RequestOutput(request_id="0", prompt_token_ids=[...], finished=True)
-      .outputs[0]  CompletionOutput(token_ids=[...], text="...", finish_reason="stop", stop_reason=None)
+    RequestOutput(request_id="0", prompt_token_ids=[...], finished=False)
+      .outputs[0]  CompletionOutput(index=0, token_ids=[...], text="...", finish_reason="stop", stop_reason=None)
+      .outputs[1]  CompletionOutput(index=1, token_ids=[...], text="...", finish_reason=None, stop_reason=None)
 
+All n choices of a request are in each of its outputs, those without news too, in the order of their indices.
 Names are vLLM's (`vllm.outputs`). Invariant: an output is a copy; the sequence behind it may go on or go away. Text is
 decoded when it is asked for: most steps' outputs are never read. (From level 01.)"""
 
@@ -18,13 +20,15 @@ Decode = Callable[[list[int]], str]
 @dataclass
 class CompletionOutput:
     """finish_reason: None while running, then "stop", "length", "abort" or "error".
-    stop_reason: the stop token id that ended it; None for EOS and every other reason."""
+    stop_reason: the stop token id that ended it; None for EOS and every other reason.
+    num_cached_tokens: prompt tokens that this choice found when it was first admitted."""
 
     index: int
     token_ids: list[int]
     finish_reason: str | None
     stop_reason: int | str | None
     decode: Decode = field(repr=False, compare=False)
+    num_cached_tokens: int = field(default=0, compare=False)
 
     @cached_property
     def text(self) -> str:
@@ -34,6 +38,9 @@ class CompletionOutput:
 
 @dataclass
 class RequestOutput:
+    """finished: every choice is. num_cached_tokens: the first choice's, for what others find may be its own request's.
+    num_preemptions: of all choices together. error: of the first choice that has one."""
+
     request_id: str
     prompt_token_ids: list[int]
     outputs: list[CompletionOutput]
@@ -43,16 +50,28 @@ class RequestOutput:
     error: str | None = None
 
 
-def report(seq: Sequence, decode: Decode) -> RequestOutput:
-    """Everything seq has so far; from here on only what comes after is news."""
-    seq.num_reported, n = len(seq.tokens), seq.num_prompt_tokens
-    completion = CompletionOutput(0, seq.tokens[n:], seq.finish_reason, seq.stop_reason, decode)
+def report(choices: list[Sequence], decode: Decode) -> RequestOutput:
+    """Everything a request's choices have so far; from here on only what comes after is news."""
+    first = choices[0]
+    for seq in choices:
+        seq.num_reported = seq.num_events
     return RequestOutput(
-        request_id=seq.request_id,
-        prompt_token_ids=seq.tokens[:n],
-        outputs=[completion],
-        finished=seq.finished,
+        request_id=first.request_id,
+        prompt_token_ids=first.tokens[: first.num_prompt_tokens],
+        outputs=[complete(seq, decode) for seq in choices],
+        finished=all(seq.finished for seq in choices),
+        num_cached_tokens=first.num_cached_tokens,
+        num_preemptions=sum(seq.num_preemptions for seq in choices),
+        error=next((seq.error for seq in choices if seq.error), None),
+    )
+
+
+def complete(seq: Sequence, decode: Decode) -> CompletionOutput:
+    return CompletionOutput(
+        index=seq.choice,
+        token_ids=seq.tokens[seq.num_prompt_tokens :],
+        finish_reason=seq.finish_reason,
+        stop_reason=seq.stop_reason,
+        decode=decode,
         num_cached_tokens=seq.num_cached_tokens,
-        num_preemptions=seq.num_preemptions,
-        error=seq.error,
     )

@@ -10,7 +10,8 @@ A block is published when its last token is scheduled, not when it has been comp
 of a step are written before any is read, so even two requests admitted in one step share. Where two sequences filled
 equal blocks all the same, the one named first stays and the other is given back: a tail never outlives its head, for
 whoever holds a named block holds its named parent. A partly filled block is never shared: it has no name, and every
-sequence writes its own, so there is nothing to copy (vLLM's choice since its automatic prefix caching).
+sequence, each choice of a request too, writes its own, so there is nothing to copy before a write (vLLM's choice since
+its automatic prefix caching).
 
 Invariant: a name's block holds that text, and its parent's name is known too; only full blocks of prompt or verified
 tokens have names; one token is always left to run, for its logits. Names are SHA-256 over the parent's name, the token

@@ -1,11 +1,13 @@
 """What a run did, as one JSON document: a request each, and what the whole cost.
 
     ttft   arrival -> first token              e2e   arrival -> end
-    itl    token -> next token, all gaps       tpot  (last token - first token) / (tokens - 1), one a request
+    itl    token -> next token, all gaps       tpot  (last token - first token) / (tokens - 1), one a choice
 
     wall_s  = model_s (inside the forward) + the engine's own cost
 
-Invariant: the keys are always the same; what does not apply at a level is null, never absent. (From level 01.)"""
+A request for n answers waits for the first token of any and for the end of all; gaps are those within each. Its own
+answer is its first choice's. Invariant: the keys are always the same; what does not apply at a level is null, never
+absent. (From level 01.)"""
 
 from collections.abc import Iterable
 from dataclasses import fields
@@ -15,6 +17,7 @@ from typing import Any
 
 from .config import EngineConfig
 from .driver import Record, Run
+from .outputs import CompletionOutput
 from .trace import kv_usage
 
 Document = dict[str, Any]
@@ -41,25 +44,27 @@ def describe(index: int, record: Record) -> Document:
     """One request of a run that is over; times are null when there was no such moment."""
     output, arrival = record.output, record.request.arrival_s
     assert output is not None, f"request {index} has no output: its run is not over"
-    completion = output.outputs[0]
+    choices = [{"index": said.index, **describe_answer(said)} for said in output.outputs]
     return {
         "index": index,
         "prompt_token_ids": output.prompt_token_ids,
-        "token_ids": completion.token_ids,
-        "text": completion.text,
-        "finish_reason": completion.finish_reason,
-        "stop_reason": completion.stop_reason,
+        **describe_answer(output.outputs[0]),
         "error": output.error,
         "cached_tokens": output.num_cached_tokens,
         "num_preemptions": output.num_preemptions,
         "ttft_s": record.token_times[0] - arrival if record.token_times else None,
         "latency_s": None if record.end_s is None else record.end_s - arrival,
+        **({"choices": choices} if len(choices) > 1 else {}),
     }
+
+
+def describe_answer(said: CompletionOutput) -> Document:
+    return {name: getattr(said, name) for name in ("token_ids", "text", "finish_reason", "stop_reason")}
 
 
 def measure(run: Run, level: int) -> Document:
     num_prompt = sum(len(record.request.prompt_token_ids) for record in run.records)
-    num_output = sum(len(record.token_times) for record in run.records)
+    num_output = sum(record.num_tokens for record in run.records)
     steps = run.engine.trace.steps[run.first_step :]  # the engine may have served others before
     return {
         "wall_s": run.wall_s,
@@ -78,10 +83,11 @@ def measure(run: Run, level: int) -> Document:
 
 
 def prefix_hits(run: Run, level: int) -> Document:
-    """Prompt tokens that a request found at its first admission, and their share of all that were looked up."""
-    started = [record for record in run.records if record.output and record.token_times]
-    num_found = sum(record.output.num_cached_tokens for record in started if record.output)
-    num_prompt = sum(len(record.request.prompt_token_ids) for record in started)
+    """Prompt tokens found at first admissions, those of every choice, and their share of all that were looked up."""
+    outputs = [record.output for record in run.records if record.output]
+    started = [(output, said) for output in outputs for said in output.outputs if said.token_ids]
+    num_found = sum(said.num_cached_tokens for _, said in started)
+    num_prompt = sum(len(output.prompt_token_ids) for output, _ in started)
     applies = level >= LEVEL_OF["enable_prefix_caching"]
     return {
         "prefix_cache_hit_tokens": num_found if applies else None,
@@ -99,9 +105,9 @@ def speculation(run: Run, level: int) -> Document:
         return dict.fromkeys(names)
     steps = run.engine.trace.steps[run.first_step :]
     num_drafted = sum(sum(step.draft_tokens.values()) for step in steps)
-    accepted = [num_right for step in steps for num_right in step.accepted_tokens.values()]
-    num_forwards = sum(len(set(record.token_times)) for record in run.records)
-    num_output = sum(len(record.token_times) for record in run.records)
+    accepted = [num_right for step in steps for num_right in step.accepted_runs]
+    num_forwards = sum(len(set(times)) for record in run.records for times in record.choice_times)
+    num_output = sum(record.num_tokens for record in run.records)
     values = (
         num_drafted,
         sum(accepted),
@@ -113,8 +119,8 @@ def speculation(run: Run, level: int) -> Document:
 
 
 def latencies(records: Iterable[Record]) -> Document:
-    started = [record for record in records if record.token_times]
-    several = [record.token_times for record in started if len(record.token_times) > 1]
+    started = [record for record in records if record.num_tokens]
+    several = [times for record in started for times in record.choice_times if len(times) > 1]
     return {
         "ttft_s": spread([record.token_times[0] - record.request.arrival_s for record in started]),
         "itl_s": spread([after - before for times in several for before, after in pairwise(times)]),

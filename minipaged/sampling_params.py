@@ -3,26 +3,31 @@
     SamplingParams(temperature=0)                        greedy: the most likely token, always
     SamplingParams(temperature=0.8, top_p=0.9, seed=7)   random, and the same every time
     SamplingParams(max_tokens=None)                      as long as max_model_len allows
+    SamplingParams(n=3)                                  three answers to one prompt
 
 Names, meanings, defaults and legal ranges are vLLM's (`vllm.SamplingParams`). Whatever is out of range is refused
-here, before an engine sees it. No tensors: the arithmetic is in `sampling.py`. (From level 01.)"""
+here, before an engine sees it. One deliberate difference: `n` goes with greedy too, as in OpenAI's API, and then gives
+equal answers. No tensors: the arithmetic is in `sampling.py`. (From level 01.)"""
 
 from dataclasses import dataclass
 
 from .checks import check_boolean, check_integer, check_number, check_token_ids
 
 GREEDY_BELOW = 1e-5  # logits divided by a smaller temperature overflow, and would mean "the most likely token" anyway
+MAX_CHOICES = 128  # what a request may ask for over HTTP: one call shall not fill the queue by itself
 
 
 @dataclass(frozen=True)
 class SamplingParams:
     """Frozen, checked at construction.
 
+    n               how many answers to generate: choices, each a sequence of its own. In [1, 128].
     temperature     0 (or below 1e-5) is greedy; 1 samples the model's own distribution. In [0, inf).
     top_p           keep the smallest set of tokens whose probabilities add up to top_p. In (0, 1]; 1 is off.
     top_k           keep the k most likely tokens. 0, -1, or at least the vocabulary's size: off.
     min_p           keep tokens at least min_p times as likely as the most likely one. In [0, 1]; 0 is off.
     seed            the same seed draws the same tokens, alone or in company. None: the engine chooses one.
+                    The first choice draws from it, every other one from a seed derived of it (`choice_seed`).
     max_tokens      generate at most so many tokens, >= 1; None: up to max_model_len.
     stop_token_ids  end after any of these; it stays in token_ids, not in text.
     ignore_eos      an end-of-sequence token does not end the request (stop_token_ids still do).
@@ -30,6 +35,7 @@ class SamplingParams:
 
     Raises ValueError for a value out of range, TypeError for a wrong type; both name the field."""
 
+    n: int = 1
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
@@ -41,6 +47,7 @@ class SamplingParams:
     num_speculative_tokens: int | None = None
 
     def __post_init__(self) -> None:
+        check_integer("n", self.n, 1, MAX_CHOICES)
         check_number("temperature", self.temperature, 0)
         check_number("top_p", self.top_p, 0, 1, above_low=True)
         check_integer("top_k", self.top_k, -1)

@@ -6,17 +6,24 @@ r"""A sequence is a list of tokens, the first num_computed_tokens of which are i
     block_table          [ 5, 2 ]                    where: position p lives in block_table[p // block_size]
 
 Prefill, decode, chunked prefill and resuming after preemption are only different numbers of pending tokens: nothing
-anywhere asks which of them it is. Invariant: 0 <= num_computed_tokens < len(tokens) while the sequence lives, and the
-computed ones fit the blocks of block_table. (From level 01.)"""
+anywhere asks which of them it is. A request for n answers is n sequences, its choices, which begin alike and draw from
+seeds of their own. Invariant: 0 <= num_computed_tokens < len(tokens) while the sequence lives, and the computed ones
+fit the blocks of block_table. (From level 01.)"""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from random import Random
 
 from .sampling_params import SamplingParams
 
 
+def choice_seed(seed: int, choice: int) -> int:
+    """The request's own for the first choice, so that it draws what it would draw alone; for others a new one each."""
+    return seed if choice == 0 else Random(f"{seed}, choice {choice}").getrandbits(63)
+
+
 @dataclass(eq=False)
 class Sequence:
-    """One request's tokens, where they are cached, and why they ended."""
+    """One choice's tokens, where they are cached, and why they ended."""
 
     request_id: str
     tokens: list[int]
@@ -24,7 +31,8 @@ class Sequence:
     max_len: int  # prompt and output together
     eos_token_ids: frozenset[int] = frozenset()
     seed: int = 0
-    arrival: int = 0
+    arrival: int = 0  # the request's
+    choice: int = 0  # which of its request's n answers
     priority: int = 0
     cache_salt: str | None = None
     num_computed_tokens: int = 0
@@ -50,8 +58,18 @@ class Sequence:
         return self.finish_reason is not None
 
     @property
+    def num_events(self) -> int:
+        """What there is to report so far: its tokens, and its end as one more."""
+        return len(self.tokens) + self.finished
+
+    @property
     def has_news(self) -> bool:
-        return self.finished or self.num_reported < len(self.tokens)
+        return self.num_reported < self.num_events
+
+    def sibling(self, choice: int) -> "Sequence":
+        """Another answer to the same prompt, before anything of this one was computed."""
+        seed = choice_seed(self.seed, choice)
+        return replace(self, choice=choice, seed=seed, tokens=list(self.tokens), block_table=[], block_names=[])
 
     def append(self, token_id: int) -> None:
         """Take a generated token, and end if it says so: EOS first, then a stop token, then the length."""

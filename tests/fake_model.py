@@ -18,6 +18,7 @@ from minipaged.batch import NO_TOKEN, Batch, Row
 from minipaged.config import EngineConfig
 from minipaged.sampling import sample
 from minipaged.sampling_params import SamplingParams
+from minipaged.sequence import choice_seed
 
 NOTHING = 0  # the digest of no tokens
 MARGIN = 8.0  # between the logit of what the model says and all others
@@ -121,6 +122,12 @@ class Answer:
     token_ids: tuple[int, ...]
     finish_reason: str
     stop_reason: int | None = None
+
+
+def answers_alone(model: FakeModel, prompt: Iterable[int], params: SamplingParams, max_model_len: int) -> list[Answer]:
+    """The choices of a request, each as a request of its own with the seed that is derived for it."""
+    seeds = [choice_seed(params.seed or 0, choice) for choice in range(params.n)]
+    return [answer_alone(model, prompt, replace(params, n=1, seed=seed), max_model_len) for seed in seeds]
 
 
 def answer_alone(model: FakeModel, prompt: Iterable[int], params: SamplingParams, max_model_len: int) -> Answer:

@@ -16,7 +16,7 @@ import pytest
 from levels import load
 
 from .drafters import DRAFTERS, drafting_with
-from .fake_model import FakeModel, answer_alone
+from .fake_model import FakeModel, answers_alone
 from .worlds import NAMES, UNLUCKY, new_model, random_config, random_visit
 
 
@@ -45,7 +45,9 @@ class Life:
         self.engine = load(level).Engine(config, self.model)
         self.kind = rng.choice(sorted(BESTIARY))
         self.due, self.wishes = {}, {}
-        self.engine.drafter = BESTIARY[self.kind](self.engine, lambda seq: self.due[seq.request_id].token_ids)
+        self.engine.drafter = BESTIARY[self.kind](
+            self.engine, lambda seq: self.due[seq.request_id][seq.choice].token_ids
+        )
 
     def arrive(self, name):
         visit = random_visit(self.rng)
@@ -58,23 +60,24 @@ class Life:
         except ValueError:
             return
         allowed = self.engine.config.num_speculative_tokens
-        self.wishes[name] = allowed if wish is None else min(wish, allowed)
-        self.due[name] = answer_alone(self.model, visit.prompt, params, self.engine.config.max_model_len)
+        self.wishes[name] = params.n * (allowed if wish is None else min(wish, allowed))
+        self.due[name] = answers_alone(self.model, visit.prompt, params, self.engine.config.max_model_len)
 
     def leave(self, name):
         self.engine.abort(name)
         self.due.pop(name, None)
 
     def step(self):
+        before = {seq: len(seq.tokens) for choices in self.engine.desk.live.values() for seq in choices}
         outputs = self.engine.step()
         self.engine.check_integrity()
         self.check_record(record := self.engine.trace.steps[-1])
         for seq in self.engine.holders:
-            due = seq.num_computed_tokens if seq.request_id in record.draft_tokens else len(seq.tokens)
-            bound = self.engine.blocks.num_blocks_for(due)
-            assert len(seq.block_table) <= bound, "nobody holds a block for the sake of a guess"
-            spoke = seq.request_id in {output.request_id for output in outputs}
+            spoke = len(seq.tokens) > before[seq]
             assert not spoke or seq.num_pending == 1, "all but the newest token is computed"
+            guessed = spoke and seq.params.n == 1 and seq.request_id in record.draft_tokens
+            bound = self.engine.blocks.num_blocks_for(seq.num_computed_tokens if guessed else len(seq.tokens))
+            assert len(seq.block_table) <= bound, "nobody holds a block for the sake of a guess"
         for output in outputs:
             self.hear(output)
 
@@ -91,17 +94,15 @@ class Life:
         assert self.kind != "none" or not record.draft_tokens
 
     def hear(self, output):
-        answer, (said,) = self.due[output.request_id], output.outputs
-        assert tuple(said.token_ids) == answer.token_ids[: len(said.token_ids)], (
-            "what is said is what plain decoding says"
-        )
-        if output.finished:
+        num_slots = self.engine.config.num_blocks * self.engine.config.block_size
+        for answer, said in zip(self.due[output.request_id], output.outputs, strict=True):
+            n = len(said.token_ids)
+            assert tuple(said.token_ids) == answer.token_ids[:n], "what is said is what plain decoding says"
             end = (tuple(said.token_ids), said.finish_reason, said.stop_reason)
-            num_slots = self.engine.config.num_blocks * self.engine.config.block_size
-            full = (
-                len(output.prompt_token_ids) + len(said.token_ids) == num_slots + 1 and said.finish_reason == "length"
-            )
-            assert full or end == (answer.token_ids, answer.finish_reason, answer.stop_reason)
+            is_full = len(output.prompt_token_ids) + n == num_slots + 1 and said.finish_reason == "length"
+            expected = (answer.token_ids, answer.finish_reason, answer.stop_reason)
+            assert said.finish_reason is None or is_full or end == expected
+        if output.finished:
             del self.due[output.request_id]
 
 

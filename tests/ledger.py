@@ -4,9 +4,11 @@
     check_decision, check_counts     left to the policies of each level: policies.py
 
 A ledger never looks inside an engine: it keeps its own tokens, queues and block counts, and says with a sentence what a
-step broke. It decides nothing either: it only checks, so it shares no line of thought with the schedulers."""
+step broke. It decides nothing either: it only checks, so it shares no line of thought with the schedulers. A request
+for n answers is n entries that share a name: the trace adds up what they ran, an output has them all."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from minipaged.config import EngineConfig
@@ -19,17 +21,24 @@ from .worlds import Visit
 
 @dataclass(eq=False)
 class Known:
-    """What the ledger knows of one request."""
+    """What the ledger knows of one choice of a request."""
 
     name: str
     visit: Visit
     arrival: int
+    choice: int
     answer: Answer  # with memory enough
     num_said: int = 0
     num_computed: int = 0
     num_blocks: int = 0
     num_preemptions: int = 0
     finish_reason: str | None = None
+
+    @property
+    def spoken(self) -> tuple[object, ...]:
+        """What is to be heard of it: everything so far, and why it ended if it did."""
+        stop_reason = self.answer.stop_reason if self.finish_reason == "stop" else None
+        return self.choice, list(self.answer.token_ids[: self.num_said]), self.finish_reason, stop_reason
 
     @property
     def num_tokens(self) -> int:
@@ -44,11 +53,18 @@ def says(sentence: str, holds: bool, **facts: object) -> None:
     assert holds, f"{sentence}: {facts}"
 
 
+def together(amounts: Mapping[Known, int]) -> dict[str, int]:
+    """As a trace counts: the choices of a request as one, in the place of the first of them."""
+    sums: dict[str, int] = {}
+    for known, amount in amounts.items():
+        sums[known.name] = sums.get(known.name, 0) + amount
+    return sums
+
+
 def heard(output: RequestOutput) -> tuple[object, ...]:
     """An output in the shape of Ledger.spoken."""
-    (said,) = output.outputs
-    stops = (said.finish_reason, said.stop_reason, output.finished)
-    return output.prompt_token_ids, said.token_ids, *stops, output.num_preemptions
+    said = [(each.index, each.token_ids, each.finish_reason, each.stop_reason) for each in output.outputs]
+    return output.prompt_token_ids, said, output.finished, output.num_preemptions
 
 
 class Ledger:
@@ -58,17 +74,21 @@ class Ledger:
         self.config = config
         self.waiting: list[Known] = []
         self.running: list[Known] = []
+        self.choices: dict[str, list[Known]] = {}  # of whoever had a name last
+        self.ran: dict[Known, int] = {}  # in this step: check_decision says how much
         self.num_arrivals = 0
         self.num_steps = 0
         self.work = 1  # more steps than everything so far could need one after the other
 
     def key(self, known: Known) -> tuple[int, ...]:
         by_priority = self.config.scheduling_policy == "priority"
-        return (known.visit.priority, known.arrival) if by_priority else (known.arrival,)
+        place = (known.arrival, known.choice)
+        return (known.visit.priority, *place) if by_priority else place
 
     @property
-    def live(self) -> dict[str, Known]:
-        return {known.name: known for known in [*self.waiting, *self.running] if not known.finish_reason}
+    def live(self) -> set[str]:
+        """A name lives as long as one of its choices."""
+        return {known.name for known in [*self.waiting, *self.running] if not known.finish_reason}
 
     def refuses(self, name: str, visit: Visit) -> bool:
         """Policies 1, 3 and 14."""
@@ -79,16 +99,17 @@ class Ledger:
     def num_blocks(self, num_tokens: int) -> int:
         return math.ceil(num_tokens / self.config.block_size)
 
-    def add(self, name: str, visit: Visit, answer: Answer) -> None:
-        self.waiting.append(Known(name, visit, self.num_arrivals, answer))
-        self.waiting.sort(key=self.key)
+    def add(self, name: str, visit: Visit, answers: list[Answer]) -> None:
+        self.choices[name] = [Known(name, visit, self.num_arrivals, i, answer) for i, answer in enumerate(answers)]
+        self.waiting = sorted([*self.waiting, *self.choices[name]], key=self.key)
         self.num_arrivals += 1
-        self.work += (len(visit.prompt) + len(answer.token_ids)) * (1 + len(answer.token_ids))
+        self.work += sum((len(visit.prompt) + len(each.token_ids)) * (1 + len(each.token_ids)) for each in answers)
 
     def abort(self, name: str) -> None:
-        if known := self.live.get(name):
-            known.finish_reason = "abort"
-            self.forget(known)
+        for known in self.choices.get(name, []):
+            if not known.finish_reason:
+                known.finish_reason = "abort"
+                self.forget(known)
 
     def forget(self, known: Known) -> None:
         """Whoever is aborted leaves at once, and so do its blocks."""
@@ -107,13 +128,13 @@ class Ledger:
 
     def check_outputs(self, record: StepRecord, outputs: list[RequestOutput]) -> None:
         """Whoever reached its end says exactly one token, and it is the right one."""
-        expected = {}
-        for known in self.running:
-            ran = record.num_scheduled_tokens.get(known.name, 0) if not known.finish_reason else 0
+        loud = set()
+        for known, ran in self.ran.items():
             known.num_computed += ran
-            if ran and known.num_pending == 0:
+            if known.num_pending == 0:
                 self.speak(known)
-                expected[known.name] = self.spoken(known)
+                loud.add(known.name)
+        expected = {name: self.spoken(self.choices[name]) for name in loud}
         got = {output.request_id: heard(output) for output in outputs}
         says("one output for whoever has news", len(got) == len(outputs) and got == expected, got=got, due=expected)
 
@@ -129,12 +150,10 @@ class Ledger:
         elif known.num_tokens > num_slots:
             known.finish_reason = "length"
 
-    def spoken(self, known: Known) -> tuple[object, ...]:
-        """What its output must be: everything so far, and why it ended if it did."""
-        reason = known.finish_reason
-        stop_reason = known.answer.stop_reason if reason == "stop" else None
-        said = list(known.answer.token_ids[: known.num_said])
-        return known.visit.prompt, said, reason, stop_reason, reason is not None, known.num_preemptions
+    def spoken(self, choices: list[Known]) -> tuple[object, ...]:
+        """What a request's output must be: all its choices, those that have no news too."""
+        finished, num_preemptions = all(c.finish_reason for c in choices), sum(c.num_preemptions for c in choices)
+        return choices[0].visit.prompt, [known.spoken for known in choices], finished, num_preemptions
 
     def check_counts(self, record: StepRecord) -> None:
         raise NotImplementedError

@@ -11,7 +11,7 @@ import pytest
 from levels import load
 from minipaged.config import EngineConfig
 
-from .fake_model import answer_alone
+from .fake_model import answers_alone
 from .policies import LEDGERS
 from .worlds import NAMES, Visit, new_model, random_config, random_visit
 
@@ -31,8 +31,8 @@ class Pair:
                 self.engine.add_request(*request)
         else:
             assert self.engine.add_request(*request) == name
-            answer = answer_alone(self.model, visit.prompt, visit.params, self.engine.config.max_model_len)
-            self.ledger.add(name, visit, answer)
+            answers = answers_alone(self.model, visit.prompt, visit.params, self.engine.config.max_model_len)
+            self.ledger.add(name, visit, answers)
 
     def abort(self, name: str) -> None:
         self.engine.abort(name)
@@ -53,12 +53,12 @@ class Pair:
         assert set(self.engine.desk.live) == set(self.ledger.live), "whoever lives is known to both"
         is_busy = bool(self.ledger.waiting or self.ledger.running)
         assert self.engine.has_unfinished_requests() == is_busy, "an engine knows whether there is work"
-        computed = {(seq.request_id, seq.arrival): seq.num_computed_tokens for seq in self.engine.holders}
-        due = {(known.name, known.arrival): known.num_computed for known in self.ledger.running}
+        computed = {(seq.request_id, seq.arrival, seq.choice): seq.num_computed_tokens for seq in self.engine.holders}
+        due = {(known.name, known.arrival, known.choice): known.num_computed for known in self.ledger.running}
         assert computed == due, "everything computed is still there"
         if self.level > 1:
-            blocks = {seq.request_id: len(seq.block_table) for seq in self.engine.holders}
-            due = {known.name: known.num_blocks for known in self.ledger.running}
+            blocks = {(seq.request_id, seq.choice): len(seq.block_table) for seq in self.engine.holders}
+            due = {(known.name, known.choice): known.num_blocks for known in self.ledger.running}
             assert blocks == due, "everybody holds the blocks they need, no more and no fewer"
 
     def drain(self) -> None:

@@ -11,7 +11,7 @@ import math
 from minipaged.config import EngineConfig
 from minipaged.trace import StepRecord
 
-from .ledger import Known, Ledger, says
+from .ledger import Known, Ledger, says, together
 
 
 class Rows(Ledger):
@@ -31,7 +31,8 @@ class Rows(Ledger):
         says("a batch is who waited longest, one row each", record.admitted == [k.name for k in admitted], r=record)
         self.waiting = [known for known in self.waiting if known not in admitted]
         self.running = self.running or admitted
-        due = {known.name: known.num_pending for known in self.running if not known.finish_reason}
+        self.ran = {known: known.num_pending for known in self.running if not known.finish_reason}
+        due = together(self.ran)
         says("everybody runs what is pending", record.num_scheduled_tokens == due, record=record, due=due)
         says("nobody gives way", record.preempted == [], record=record)
 
@@ -39,7 +40,7 @@ class Rows(Ledger):
         slots = (record.reserved_slots, record.used_slots)
         used = sum(known.num_computed for known in self.running)
         says("a row is max_model_len slots", slots == (len(self.running) * self.config.max_model_len, used), r=record)
-        ended = [known for known in self.running if known.finish_reason and known.name in record.num_scheduled_tokens]
+        ended = [known for known in self.running if known.finish_reason and known in self.ran]
         done = all(known.finish_reason for known in self.running)
         self.running = [] if done else self.running
         self.check_ends(record, ended)
@@ -77,14 +78,14 @@ class Paged(Ledger):
         may_admit = self.may_admit()
         self.check_victims(record)
         self.check_admissions(record, may_admit)
-        due = {known.name: n for known, n in self.shares(self.order).items() if n}
-        ran = list(record.num_scheduled_tokens.items())
-        says("running before waiting, each its share of the budget", ran == list(due.items()), ran=ran, due=due)
+        self.ran = {known: n for known, n in self.shares(self.order).items() if n}
+        due, ran = list(together(self.ran).items()), list(record.num_scheduled_tokens.items())
+        says("running before waiting, each its share of the budget", ran == due, ran=ran, due=due)
         says("the budget is never exceeded", sum(n for _, n in ran) <= self.budget, ran=ran, budget=self.budget)
 
     def check_victims(self, record: StepRecord) -> None:
         """Whoever gave way had to, and nobody else had."""
-        kept = [known for known in self.running if known.name not in record.preempted]
+        kept = self.running[: max(0, len(self.running) - len(record.preempted))]
         gone = self.running[len(kept) :][::-1]
         says("the last in line gives way", record.preempted == [known.name for known in gone], record=record)
         says("whoever is alone does not give way", kept or not gone, record=record)
@@ -150,8 +151,8 @@ class Batches(Paged):
 
     def check_waste(self, record: StepRecord) -> None:
         unused = record.reserved_slots - record.used_slots
-        ran = len(record.num_scheduled_tokens)
-        says("only last blocks are partly empty", not ran or unused <= ran * (self.config.block_size - 1), r=record)
+        most = len(self.ran) * (self.config.block_size - 1)
+        says("only last blocks are partly empty", not self.ran or unused <= most, r=record)
 
 
 class Continuous(Paged):

@@ -95,8 +95,8 @@ def test_an_abort_leaves_nothing_behind_whether_it_runs_or_waits(is_running):
 
 def busy_engine():
     engine = load(3).Engine(CONFIG, FakeModel())
-    for name, n in [("a", 4), ("b", 4), ("c", 6)]:
-        engine.add_request([7] * n, SamplingParams(ignore_eos=True, max_tokens=9), name)
+    for name, num_tokens, n in [("a", 4, 1), ("b", 4, 1), ("c", 6, 2)]:
+        engine.add_request([7] * num_tokens, SamplingParams(ignore_eos=True, max_tokens=9, n=n), name)
     engine.step()
     return engine
 
@@ -105,6 +105,8 @@ def busy_engine():
     ("damage", "sentence"),
     [
         (lambda engine: engine.desk.live.pop("c"), "a live sequence waits or runs"),
+        (lambda engine: engine.desk.live["a"].pop(), "a live sequence waits or runs"),
+        (lambda engine: engine.desk.live.update(d=[]), "a live request has a live choice"),
         (lambda engine: engine.scheduler.waiting.append(engine.scheduler.running[0]), "nobody waits and runs"),
         (lambda engine: engine.scheduler.running.reverse(), "queues are sorted by the policy's key"),
         (lambda engine: engine.blocks.pool.free_block_queue.popleft(), "free [+] held = pool"),

@@ -19,9 +19,9 @@ from .fake_model import FakeModel
 LEVELS = (1, 2, 3)
 
 
-def make_run(level: int, num_requests: int = 3, *, n: int = 6, m: int = 6, **config: Any) -> Run:
+def make_run(level: int, num_requests: int = 3, *, n: int = 6, m: int = 6, num_choices: int = 1, **config: Any) -> Run:
     config = {"block_size": 4, "num_blocks": 64, "max_model_len": 64, **config}
-    params = SamplingParams(temperature=0, max_tokens=m, ignore_eos=True)
+    params = SamplingParams(n=num_choices, temperature=0, max_tokens=m, ignore_eos=True)
     engine = load(level).Engine(EngineConfig(**config), FakeModel())
     return Run(engine, [Request([2] * n, params) for _ in range(num_requests)], numbered=True)
 
@@ -70,6 +70,12 @@ def test_a_row_tells_reading_writing_waiting_and_done() -> None:
     ]
     line = lines_at(make_run(3, 1, n=6, m=6), 3)[1]
     assert line == "   0 " + "▒" * 16 + "▓" * 8 + "·" * 8 + "  writing 3/6"
+
+
+def test_a_row_shows_all_choices_of_a_request_as_one() -> None:
+    run = make_run(3, 1, n=4, m=4, num_choices=3, max_num_seqs=2)
+    assert lines_at(run, 2)[1] == "   0 " + "▒" * 8 + "▓" * 8 + "·" * 16 + "  writing 4/12"
+    assert lines_at(make_run(3, 2, n=4, m=4, num_choices=3, max_num_seqs=3), 5)[1].endswith("  length, 12 tokens")
 
 
 def test_a_request_that_gave_way_says_so() -> None:

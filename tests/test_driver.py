@@ -21,10 +21,9 @@ def engine(level: int, model: FakeModel | None = None, **config: Any) -> Any:
     return load(level).Engine(EngineConfig(**{**CONFIG, **config}), model or FakeModel())
 
 
-def ask(n: int, m: int, **options: Any) -> Request:
-    return Request(
-        [2 + i % 9 for i in range(n)], SamplingParams(temperature=0, max_tokens=m, ignore_eos=True), **options
-    )
+def ask(num_tokens: int, m: int, *, n: int = 1, **options: Any) -> Request:
+    params = SamplingParams(n=n, temperature=0, max_tokens=m, ignore_eos=True)
+    return Request([2 + i % 9 for i in range(num_tokens)], params, **options)
 
 
 def reasons(run: Run) -> list[Any]:
@@ -49,6 +48,18 @@ def test_records_are_in_the_order_given_and_complete(level: int) -> None:
         assert len(record.output.outputs[0].token_ids) == len(record.token_times) == num_tokens
         assert record.token_times == sorted(record.token_times)
         assert record.token_times[-1] <= record.end_s <= run.wall_s
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_every_choice_of_a_request_has_its_times(level: int) -> None:
+    [record, _] = Run(engine(level, max_num_seqs=2), [ask(3, 4, n=3), ask(2, 2)], numbered=True).go().records
+    assert record.output is not None
+    assert [said.index for said in record.output.outputs] == [0, 1, 2]
+    assert [len(times) for times in record.choice_times] == [4, 4, 4]
+    assert record.num_tokens == len(record.token_times) == 12
+    assert record.token_times == sorted(record.token_times)
+    assert record.choice_times[0][0] == record.token_times[0] < record.choice_times[2][0], "two seats: the third waits"
+    assert record.token_times[-1] <= record.end_s
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -113,6 +124,16 @@ def test_a_request_that_never_began_ends_with_abort() -> None:
     run = Run(engine(3), [ask(3, 9), ask(3, 9, arrival_s=1e300)], numbered=True).go(interrupt_at(1))
     assert reasons(run) == ["abort", "abort"]
     assert [len(record.token_times) for record in run.records] == [1, 0]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_after_an_interrupt_every_choice_has_an_end(level: int) -> None:
+    asked = engine(level, max_num_seqs=2)
+    run = Run(asked, [ask(3, 3, n=3), ask(3, 3, n=2)], numbered=True).go(interrupt_at(4))
+    ends = [[(said.index, said.finish_reason) for said in r.output.outputs] for r in run.records if r.output]
+    assert ends == [[(0, "length"), (1, "length"), (2, "abort")], [(0, "abort"), (1, "abort")]]
+    assert not asked.has_unfinished_requests()
+    asked.check_integrity()
 
 
 def test_a_request_that_somebody_aborts_is_reported_so() -> None:

@@ -3,6 +3,7 @@
     tests/traces/NN_name.txt    what it shows; the engine and its requests; the steps
     a:34    a+16                a ran 34 tokens; a was admitted and found 16; whoever finished says why
     a:4(2 of 3)                 of the four that a ran three were guesses, and two of these were right
+    a:34    a a+16              with n=2, both choices: they ran 34 and found 16 together
 
 `python -m tests.test_golden_traces` writes the steps of every file anew: read the difference before you commit it."""
 
@@ -64,7 +65,8 @@ def add(engine, name, request):
     own = [2 + (ord(name[0]) + i) % 9 for i in range(request["prompt"])]  # nobody's is anybody else's
     num_shared = request.get("shared", 0)
     prompt = [11 + i % 4 for i in range(num_shared)] + own[num_shared:]
-    params = SamplingParams(temperature=0, max_tokens=request["max_tokens"], ignore_eos=True)
+    length, n = request["max_tokens"], request.get("n", 1)
+    params = SamplingParams(n=n, temperature=0, max_tokens=length, ignore_eos=True)
     try:
         engine.add_request(prompt, params, name, priority=request.get("priority", 0))
     except ValueError as error:
@@ -77,7 +79,7 @@ def describe(step, outputs):
     return [
         str(step.step),
         " ".join(f"{name}:{n}{guessed(step, name)}" for name, n in step.num_scheduled_tokens.items()) or "-",
-        " ".join(f"{name}+{n}" if (n := step.cached_tokens[name]) else name for name in step.admitted) or "-",
+        " ".join(admission(step, name) for name in dict.fromkeys(step.admitted)) or "-",
         " ".join(step.preempted) or "-",
         " ".join(f"{name}:{reasons[name]}" if name in reasons else name for name in step.finished) or "-",
         str(step.num_waiting),
@@ -88,6 +90,11 @@ def describe(step, outputs):
 
 def guessed(step, name):
     return f"({step.accepted_tokens[name]} of {step.draft_tokens[name]})" if name in step.draft_tokens else ""
+
+
+def admission(step, name):
+    found = step.cached_tokens[name]
+    return " ".join([name] * step.admitted.count(name)) + (f"+{found}" if found else "")
 
 
 def table(rows):

@@ -5,6 +5,7 @@
     03    ample, preempted, chunked, both at once         a budget that no prompt fits
     04    the same, and again                             everything has been computed before
     05    the same, with every drafter                    that knows nothing, some, all, or only wrong words
+    all   two choices, with ample memory or preempted     every prompt asked for two answers; 04 shares its blocks
 
 Memory is poisoned with NaN before anything runs, so whoever reads what nobody wrote says nothing at all. Where the best
 logit leads by less than MARGIN, rounding may decide: such an answer is compared up to there, and few are."""
@@ -31,10 +32,16 @@ WAYS = {
     "preempted": {**AMPLE, "num_blocks": 10},
     "chunked": {**AMPLE, "max_num_batched_tokens": 5, "long_prefill_token_threshold": 3},
     "chunked and preempted": {**AMPLE, "num_blocks": 12, "max_num_batched_tokens": 5, "block_size": 3},
+    "two choices": AMPLE,
+    "two choices, preempted": {**AMPLE, "num_blocks": 10},
 }
-GUESSING = {f"{way}, {drafter}": {**WAYS[way], "num_speculative_tokens": 3} for way in WAYS for drafter in DRAFTERS}
-RUNS = [(1, "ample"), (2, "ample"), (2, "preempted"), *((level, way) for level in (3, 4) for way in WAYS)]
-RUNS += [(5, way) for way in GUESSING]
+GUESSING = {f"{way} + {drafter}": {**WAYS[way], "num_speculative_tokens": 3} for way in WAYS for drafter in DRAFTERS}
+RUNS = [
+    *((1, way) for way in ("ample", "two choices")),
+    *((2, way) for way in ("ample", "preempted", "two choices", "two choices, preempted")),
+    *((level, way) for level in (3, 4) for way in WAYS),
+    *((5, way) for way in GUESSING),
+]
 MODELS = [("llama", "llama3"), ("mistral", "default"), ("qwen2", "yarn"), ("qwen3", "linear")]
 CASES = [(kind, rope, level, way) for kind, rope in MODELS for level, way in RUNS]
 
@@ -81,35 +88,43 @@ def test_every_level_gives_transformers_tokens(serve, kind, rope, level, way):
     model, certain = serve(kind, rope)
     engine = load(level).Engine(EngineConfig(**(WAYS | GUESSING)[way]), model)
     engine.kv_cache.data.fill_(torch.nan)
+    num_choices = 2 if "two choices" in way else 1
     if level == 5:
-        engine.drafter = DRAFTERS[way.split(", ")[1]](engine, lambda seq: certain[find_prompt(seq)])
+        engine.drafter = DRAFTERS[way.split(" + ")[1]](engine, lambda seq: certain[find_prompt(seq)])
         if "draft model" in way:
             engine.drafter.kv_cache.data.fill_(torch.nan)
     for again in [False, True] if level > 3 else [False]:
-        check_answers(engine, certain)
+        check_answers(engine, certain, num_choices)
         found = any(any(step.cached_tokens.values()) for step in engine.trace.steps)
-        assert found >= again or "preempted" in way  # a tight pool may have forgotten
-    steps = engine.trace.steps
-    assert any(step.preempted for step in steps) == ("preempted" in way)
-    assert any(len(step.num_scheduled_tokens) < step.num_running for step in steps) <= ("chunked" in way)
-    assert (max(max(step.num_scheduled_tokens.values()) for step in steps) <= 5) == ("chunked" in way)
+        assert found or "preempted" in way or not (again or (level > 3 and num_choices > 1))  # a tight pool forgets
+    check_steps(level, way, engine.trace.steps, num_choices)
     if level == 5 and "chunked" not in way:
-        check_guesses(way, steps)
+        check_guesses(way, engine.trace.steps)
 
 
 def find_prompt(seq):
     return PROMPTS.index(seq.tokens[: seq.num_prompt_tokens])
 
 
-def check_answers(engine, certain):
-    params = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
+def check_answers(engine, certain, num_choices):
+    params = SamplingParams(n=num_choices, temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
     ids = [engine.add_request(prompt, params) for prompt in PROMPTS]
     said = {}
     while engine.has_unfinished_requests():
-        said.update({output.request_id: output.outputs[0].token_ids for output in engine.step()})
+        said.update({output.request_id: [choice.token_ids for choice in output.outputs] for output in engine.step()})
         engine.check_integrity()
-    assert [said[i][: len(answer)] for i, answer in zip(ids, certain, strict=True)] == certain
-    assert all(len(said[i]) == NUM_TOKENS for i in ids)
+    for i, answer in zip(ids, certain, strict=True):
+        assert [token_ids[: len(answer)] for token_ids in said[i]] == [answer] * num_choices
+        assert [len(token_ids) for token_ids in said[i]] == [NUM_TOKENS] * num_choices
+
+
+def check_steps(level, way, steps, num_choices):
+    gave_way = any(step.preempted for step in steps)
+    assert gave_way == ("preempted" in way) or (
+        level == 5 and not gave_way
+    )  # whoever is done sooner is in nobody's way
+    assert any(len(step.num_scheduled_tokens) * num_choices < step.num_running for step in steps) <= ("chunked" in way)
+    assert (max(max(step.num_scheduled_tokens.values()) for step in steps) <= 5) == ("chunked" in way)
 
 
 def check_guesses(way, steps):
@@ -118,5 +133,5 @@ def check_guesses(way, steps):
         sum(sum(getattr(step, f"{kind}_tokens").values()) for step in steps) for kind in ("draft", "accepted")
     )
     expected = {"none": (0, 0), "wrong": (1, 0), "draft model": (1, 1), "perfect": (1, 1)}
-    assert (min(drafted, 1), min(right, 1)) == expected.get(way.split(", ")[1], (1, min(right, 1)))
+    assert (min(drafted, 1), min(right, 1)) == expected.get(way.split(" + ")[1], (1, min(right, 1)))
     assert right == drafted or "draft model" not in way

@@ -10,31 +10,33 @@ from minipaged.sampling_params import SamplingParams
 from minipaged.trace import kv_usage
 
 from .fake_model import FakeModel
-from .worlds import Visit, new_model, random_config, random_visit
+from .worlds import Visit, new_model, random_work
 
 LONG_AND_SHORT = [(9, 40)] + [(5 + i, 4) for i in range(9)]  # prompt, answer: one is long, nine are short
 
 
-def serve(engine, visits):
-    """Everybody at once, to the end: what each said and why it stopped."""
+def hear(engine, visits):
+    """Everybody at once, to the end: all outputs, in the order of coming."""
     for i, visit in enumerate(visits):
         engine.add_request(visit.prompt, visit.params, str(i), visit.priority)
-    ends = {}
+    outputs = []
     while engine.has_unfinished_requests():
-        for output in engine.step():
-            (said,) = output.outputs
-            ends[output.request_id] = (said.token_ids, said.finish_reason, said.stop_reason, output.error is None)
-    return [ends[str(i)] for i in range(len(visits))]
+        outputs += engine.step()
+    return outputs
 
 
-def random_work(rng, level):
-    """A config in which the longest possible request fits alone, and requests that all are let in."""
-    config = random_config(rng, level)
-    while config.num_blocks * config.block_size < config.max_model_len:
-        config = random_config(rng, level)
-    visits = [random_visit(rng) for _ in range(20)]
-    longest = config.max_model_len
-    return config, [v for v in visits if len(v.prompt) + (v.params.max_tokens or 1) <= longest][:6]
+def ends(outputs):
+    """What each choice of each request said, and why it stopped."""
+    last = {output.request_id: output for output in outputs}
+    assert all(output.finished for output in last.values())
+    return [
+        ([(said.token_ids, said.finish_reason, said.stop_reason) for said in last[name].outputs], last[name].error)
+        for name in sorted(last, key=int)
+    ]
+
+
+def serve(engine, visits):
+    return ends(hear(engine, visits))
 
 
 @pytest.mark.parametrize("level", range(2, len(NAMES) + 1))
@@ -44,10 +46,10 @@ def test_every_level_says_what_level_01_says(level):
         config, visits = random_work(Random(seed), level)
         rows = EngineConfig(num_blocks=3, block_size=config.max_model_len, max_model_len=config.max_model_len)
         engine = load(level).Engine(config, new_model())
-        ends = serve(engine, visits)
-        assert ends == serve(load(1).Engine(rows, new_model()), visits), (seed, config, visits)
+        outputs = hear(engine, visits)
+        assert ends(outputs) == serve(load(1).Engine(rows, new_model()), visits), (seed, config, visits)
         num_preemptions += sum(len(step.preempted) for step in engine.trace.steps)
-        num_silent += sum(len(step.num_scheduled_tokens) for step in engine.trace.steps) - sum(len(e[0]) for e in ends)
+        num_silent += sum(len(step.num_scheduled_tokens) for step in engine.trace.steps) - len(outputs)
     assert num_preemptions > 20, "or the worlds are too wide to prove anything"
     assert level < 3 or num_silent > 200, "chunks that say nothing yet"
 

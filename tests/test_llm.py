@@ -78,6 +78,17 @@ def test_one_of_many_params_for_each(llm: LLM) -> None:
     assert [output.prompt_token_ids for output in outputs] == [[7], [8], [9]]
 
 
+@pytest.mark.parametrize("level", LEVELS)
+def test_several_answers_come_in_one_output(level: int) -> None:
+    lively = SamplingParams(n=3, temperature=4.0, max_tokens=6, ignore_eos=True)
+    several, single = make(level).generate([[7, 8], [9]], [lively, GREEDY])
+    assert [said.index for said in several.outputs] == [0, 1, 2]
+    assert [len(said.token_ids) for said in several.outputs] == [6, 6, 6]
+    assert [len(said.text) for said in several.outputs] == [6, 6, 6]
+    assert len({tuple(said.token_ids) for said in several.outputs}) == 3
+    assert len(single.outputs) == 1
+
+
 def test_without_params_sixteen_tokens_and_a_chat_as_long_as_it_may(folder: Path) -> None:
     llm = LLM(folder, engine=load(3).Engine, num_blocks=8, max_model_len=40)
     assert len(llm.generate([7])[0].outputs[0].token_ids) == 16

@@ -1,4 +1,4 @@
-"""An output is a copy of what a sequence has, and its text leaves out the token that stopped it."""
+"""An output is a copy of what a request's choices have; a text leaves out the token that stopped it."""
 
 import pytest
 
@@ -18,10 +18,10 @@ def sequence():
 def test_outputs_are_cumulative_copies():
     seq = sequence()
     seq.append(1)
-    first = report(seq, letters)
+    first = report([seq], letters)
     assert not seq.has_news
     seq.append(2)
-    second = report(seq, letters)
+    second = report([seq], letters)
     assert [output.outputs[0].token_ids for output in (first, second)] == [[1], [1, 2]]
     assert (second.request_id, second.prompt_token_ids, second.finished) == ("x", [5, 6], False)
     assert (second.outputs[0].index, second.num_preemptions, second.num_cached_tokens) == (0, 0, 0)
@@ -32,21 +32,52 @@ def test_the_token_that_stopped_it_is_in_token_ids_and_not_in_text(last, text, r
     seq = sequence()
     for token in (1, 2, last):
         seq.append(token)
-    (said,) = report(seq, letters).outputs
+    (said,) = report([seq], letters).outputs
     assert (said.token_ids, said.text, said.finish_reason) == ([1, 2, last], text, reason)
 
 
 def test_a_failure_says_what_happened():
     seq = sequence()
     seq.fail("the model's logits are NaN at position 1")
-    output = report(seq, letters)
+    output = report([seq], letters)
     assert (output.finished, output.error) == (True, "the model's logits are NaN at position 1")
     assert output.outputs[0].text == ""
 
 
+def test_every_choice_is_told_of_whether_it_has_news_or_not():
+    choices = [first := sequence(), second := first.sibling(1), third := first.sibling(2)]
+    first.append(1)
+    third.append(4)
+    output = report(choices, letters)
+    assert [said.index for said in output.outputs] == [0, 1, 2]
+    assert [(said.token_ids, said.finish_reason) for said in output.outputs] == [([1], None), ([], None), ([4], "stop")]
+    assert not any(seq.has_news for seq in choices)
+    second.append(4)
+    assert [seq.has_news for seq in choices] == [False, True, False], "whoever had ended has no news"
+
+
+def test_a_request_has_ended_when_all_its_choices_have():
+    choices = [first := sequence(), second := first.sibling(1)]
+    first.append(4)
+    assert not report(choices, letters).finished
+    second.fail("the model's logits are NaN at position 1")
+    output = report(choices, letters)
+    assert (output.finished, output.error) == (True, "the model's logits are NaN at position 1")
+    assert [said.finish_reason for said in output.outputs] == ["stop", "error"]
+
+
+def test_a_request_found_what_its_first_choice_found_and_gave_way_as_often_as_all_did():
+    choices = [first := sequence(), second := first.sibling(1)]
+    first.num_cached_tokens, second.num_cached_tokens = 0, 4
+    first.num_preemptions, second.num_preemptions = 1, 2
+    output = report(choices, letters)
+    assert (output.num_cached_tokens, output.num_preemptions) == (0, 3)
+    assert [said.num_cached_tokens for said in output.outputs] == [0, 4]
+
+
 def test_text_is_decoded_when_somebody_reads_it():
     decoded = []
-    (said,) = report(sequence(), lambda token_ids: decoded.append(token_ids) or "").outputs
+    (said,) = report([sequence()], lambda token_ids: decoded.append(token_ids) or "").outputs
     assert decoded == []
     assert said.text == said.text == ""
     assert decoded == [[]]

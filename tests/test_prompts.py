@@ -79,6 +79,10 @@ def test_what_is_no_json_object_is_refused_by_its_line(tmp_path: Path, line: byt
         ('"n_tokens": 3', "unknown key 'n_tokens'"),
         ('"prompt_token_ids": [1]', "exactly one of prompt, prompt_token_ids, messages is needed"),
         ('"messages": []', "exactly one of"),
+        ('"n": 0', "n must be a whole number in [1, 128], not 0"),
+        ('"n": 10000000', "n must be a whole number in [1, 128], not 10000000"),
+        ('"n": 1.0', "n must be"),
+        ('"n": null', "n must be"),
         ('"max_tokens": 0', "max_tokens must be a whole number >= 1, not 0"),
         ('"max_tokens": -1', "max_tokens must be"),
         ('"max_tokens": 1.5', "max_tokens must be"),
@@ -162,6 +166,12 @@ def test_a_file_that_cannot_be_read_is_named_once(tmp_path: Path) -> None:
 def test_a_line_sets_its_own_and_takes_the_rest_from_the_defaults() -> None:
     wanted = parse({"prompt_token_ids": [1, 2], "seed": 3, "max_tokens": None, "stop_token_ids": [9]}, DEFAULTS)
     assert wanted.params == SamplingParams(temperature=0, max_tokens=None, seed=3, stop_token_ids=(9,))
+
+
+def test_a_line_may_want_several_answers() -> None:
+    assert parse({"prompt_token_ids": [1, 2], "n": 3}, DEFAULTS).params == SamplingParams(
+        n=3, temperature=0, max_tokens=5
+    )
 
 
 def test_a_request_has_its_options() -> None:

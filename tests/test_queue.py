@@ -9,8 +9,8 @@ from minipaged.sampling_params import SamplingParams
 from minipaged.sequence import Sequence
 
 
-def sequence(arrival, priority=0):
-    return Sequence(str(arrival), [5], SamplingParams(), 10, arrival=arrival, priority=priority)
+def sequence(arrival, priority=0, choice=0):
+    return Sequence(str(arrival), [5], SamplingParams(), 10, arrival=arrival, choice=choice, priority=priority)
 
 
 @pytest.mark.parametrize(("policy", "order"), [("fcfs", ["0", "1", "2", "3"]), ("priority", ["2", "0", "3", "1"])])
@@ -26,7 +26,8 @@ def test_priority_counts_only_under_priority_and_a_smaller_number_first(policy, 
 def test_whoever_leaves_and_comes_back_finds_its_own_place(policy, priorities, data):
     queue = RequestQueue(policy)
     for arrival, priority in enumerate(priorities):
-        queue.push(sequence(arrival, priority))
+        for choice in range(1 + arrival % 2):
+            queue.push(sequence(arrival, priority, choice))
     before = list(queue)
     for seq in data.draw(st.permutations(before)):
         queue.remove(seq)

@@ -57,6 +57,8 @@ def test_a_row_is_a_number_of_the_documents() -> None:
         "KV waste (reserved, never used)": "75.0%",
         "tokens run through the model": "7",
         "prompt tokens found": "-",
+        "tokens guessed": "1,000 (62% right)",
+        "tokens per forward": "2.50",
         "preemptions": "2",
     }
 

@@ -11,7 +11,7 @@ import pytest
 from levels import NAMES, load
 from minipaged.config import EngineConfig
 from minipaged.driver import Request, Run
-from minipaged.results import make_document, spread
+from minipaged.results import latencies, make_document, spread
 from minipaged.sampling_params import SamplingParams
 
 from .fake_model import FakeModel
@@ -31,9 +31,9 @@ NOT_YET = ["prefix_cache_hit_tokens", "prefix_cache_hit_rate", "draft_tokens", "
 SHAPE = [(5, 9), (3, 2), (9, 12), (4, 1), (7, 6)]  # prompt and output lengths; a pool of 8 blocks makes some give way
 
 
-def ask(n: int, m: int, **options: Any) -> Request:
-    params = SamplingParams(temperature=0, max_tokens=m, ignore_eos=True)
-    return Request([2 + i % 9 for i in range(n)], params, **options)
+def ask(num_tokens: int, m: int, *, n: int = 1, **options: Any) -> Request:
+    params = SamplingParams(n=n, temperature=0, max_tokens=m, ignore_eos=True)
+    return Request([2 + i % 9 for i in range(num_tokens)], params, **options)
 
 
 def run(level: int, requests: list[Request] | None = None, *, unlucky: tuple[int, ...] = (), **config: Any) -> Run:
@@ -173,12 +173,58 @@ def test_times_are_what_the_clock_says_from_each_arrival() -> None:
     done = run(3, [ask(3, 3), ask(3, 1)]).go()
     for i, times, end in clock:
         asked.records[i].output = done.records[i].output
-        asked.records[i].token_times, asked.records[i].end_s = times, end
+        asked.records[i].choice_times, asked.records[i].end_s = [times], end
     made = make_document(asked, NAMES[2])
     assert [request["ttft_s"] for request in made["requests"]] == [1.0, 0.5]
     assert [request["latency_s"] for request in made["requests"]] == [3.0, 0.75]
     assert made["metrics"]["itl_s"] == {"mean": 1.0, "p50": 0.5, "p99": 1.5}
     assert made["metrics"]["tpot_s"] == {"mean": 1.0, "p50": 1.0, "p99": 1.0}
+
+
+def test_gaps_are_within_a_choice_and_the_first_token_is_that_of_any() -> None:
+    [done] = run(3, [ask(3, 3, n=2)]).go().records
+    done.choice_times, done.end_s = [[2.0, 2.5, 4.0], [1.0, 4.0, 4.5]], 4.5
+    metrics = latencies([done])
+    assert metrics["ttft_s"]["mean"] == 1.0
+    assert metrics["itl_s"]["mean"] == fmean([0.5, 1.5, 3.0, 0.5])
+    assert metrics["tpot_s"]["mean"] == fmean([1.0, 1.75])
+    assert metrics["e2e_s"]["mean"] == 4.5
+    assert done.token_times == [1.0, 2.0, 2.5, 4.0, 4.0, 4.5]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_request_for_several_answers_has_them_all_and_its_own_is_the_first(level: int) -> None:
+    params = SamplingParams(temperature=4.0, seed=1, max_tokens=6, n=3)
+    made = document(level, [Request([2, 3, 4], params), ask(3, 2)], num_blocks=64)
+    several, single = made["requests"]
+    assert set(single) == set(REQUEST_KEYS.split())
+    assert set(several) == {*REQUEST_KEYS.split(), "choices"}
+    answer = {"token_ids", "text", "finish_reason", "stop_reason"}
+    assert all(set(choice) == {"index", *answer} for choice in several["choices"])
+    assert [choice["index"] for choice in several["choices"]] == [0, 1, 2]
+    assert {key: several["choices"][0][key] for key in answer} == {key: several[key] for key in answer}
+    assert len({tuple(choice["token_ids"]) for choice in several["choices"]}) > 1
+    num_said = sum(len(choice["token_ids"]) for choice in several["choices"])
+    assert (made["metrics"]["prompt_tokens"], made["metrics"]["output_tokens"]) == (6, num_said + 2)
+
+
+def test_what_the_choices_of_a_request_find_counts_too() -> None:
+    made = document(4, [ask(9, 2, n=3), ask(9, 2)], num_blocks=64)
+    assert [request["cached_tokens"] for request in made["requests"]] == [0, 8]
+    assert made["metrics"]["prefix_cache_hit_tokens"] == 3 * 8
+    assert made["metrics"]["prefix_cache_hit_rate"] == pytest.approx(3 * 8 / (4 * 9))
+
+
+def test_an_interrupt_aborts_the_choices_that_had_not_ended() -> None:
+    def on_step(asked: Run, outputs: Any) -> None:
+        if asked.num_steps == 3:
+            raise KeyboardInterrupt
+
+    asked = run(3, [ask(3, 9, n=2), ask(3, 2, n=2), ask(3, 2, n=2, arrival_s=1e9)], num_blocks=64, max_num_seqs=3)
+    made = json.loads(json.dumps(make_document(asked.go(on_step), NAMES[2]), allow_nan=False))
+    ends = [[(choice["finish_reason"], len(choice["token_ids"])) for choice in r["choices"]] for r in made["requests"]]
+    assert ends == [[("abort", 3)] * 2, [("length", 2), ("abort", 1)], [("abort", 0)] * 2]
+    assert made["metrics"]["output_tokens"] == 9
 
 
 def test_a_second_run_on_the_same_engine_counts_its_own_steps() -> None:

@@ -11,6 +11,10 @@ from minipaged.sampling_params import SamplingParams
 @pytest.mark.parametrize(
     "fields",
     [
+        {"n": 0},
+        {"n": -1},
+        {"n": 129},
+        {"n": 10_000_000},
         {"max_tokens": 0},
         {"max_tokens": -1},
         {"temperature": -0.1},
@@ -29,13 +33,15 @@ from minipaged.sampling_params import SamplingParams
 )
 def test_a_value_out_of_range_is_refused_by_name(fields):
     (name,) = fields
-    with pytest.raises(ValueError, match=name):
+    with pytest.raises(ValueError, match=f"^{name}"):
         SamplingParams(**fields)
 
 
 @pytest.mark.parametrize(
     "fields",
     [
+        {"n": 1.5},
+        {"n": None},
         {"max_tokens": 1.5},
         {"max_tokens": "5"},
         {"temperature": "hot"},
@@ -59,7 +65,9 @@ def test_what_means_off_is_legal():
 
 
 @pytest.mark.parametrize(
-    "fields", [{"max_tokens": 1}, {"seed": -(2**63)}, {"seed": 2**63 - 1}, {"top_p": 1e-9}], ids=str
+    "fields",
+    [{"n": 1}, {"n": 128}, {"max_tokens": 1}, {"seed": -(2**63)}, {"seed": 2**63 - 1}, {"top_p": 1e-9}],
+    ids=str,
 )
 def test_the_ends_of_a_legal_range_are_legal(fields):
     SamplingParams(**fields)
@@ -73,6 +81,11 @@ def test_the_default_is_16_tokens_of_the_models_own_distribution():
 @pytest.mark.parametrize(("temperature", "greedy"), [(0, True), (9e-6, True), (1e-5, False), (1, False)])
 def test_a_temperature_too_small_to_divide_by_is_greedy(temperature, greedy):
     assert SamplingParams(temperature=temperature).greedy is greedy
+
+
+def test_a_number_of_choices_beyond_the_limit_is_refused_with_the_limit():
+    with pytest.raises(ValueError, match=r"^n must be a whole number in \[1, 128\], not 10000000$"):
+        SamplingParams(n=10_000_000)
 
 
 def test_params_are_values():

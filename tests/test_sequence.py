@@ -3,7 +3,7 @@
 import pytest
 
 from minipaged.sampling_params import SamplingParams
-from minipaged.sequence import Sequence
+from minipaged.sequence import Sequence, choice_seed
 
 EOS = frozenset({0, 1})
 
@@ -65,6 +65,27 @@ def test_news_is_a_token_or_an_end_that_nobody_was_told():
     assert not seq.has_news
     seq.fail("the model's logits are NaN")
     assert (seq.has_news, seq.finish_reason) == (True, "error")
+    seq.num_reported = seq.num_events
+    assert not seq.has_news, "an end is news once"
+
+
+def test_a_sibling_begins_alike_and_shares_nothing():
+    first = sequence()
+    second = first.sibling(1)
+    assert (second.tokens, second.num_prompt_tokens, second.max_len, second.choice) == ([5, 6, 7], 3, 10, 1)
+    second.append(8)
+    second.block_table.append(4)
+    second.block_names.append(b"name")
+    assert (first.tokens, first.block_table, first.block_names) == ([5, 6, 7], [], [])
+
+
+@pytest.mark.parametrize("seed", [0, 1, -1, 2**63 - 1, -(2**63)])
+def test_the_first_choice_has_the_requests_seed_and_every_other_one_of_its_own(seed):
+    seeds = [choice_seed(seed, choice) for choice in range(128)]
+    assert seeds[0] == seed
+    assert len(set(seeds)) == 128
+    assert all(0 <= derived < 2**63 for derived in seeds[1:]), "a seed that somebody else may ask for"
+    assert not {choice_seed(seed ^ 1, choice) for choice in range(128)} & set(seeds)
 
 
 def test_sequences_are_persons_not_values():

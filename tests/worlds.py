@@ -1,9 +1,11 @@
 """Small worlds, so that collisions are common: few blocks, few words, little budget, few names.
 
 Four words make echoes and equal beginnings likely; pools of a few blocks make every second step a fight for memory.
-EOS is a set of two, and one word is unlucky: the model answers it with NaN. Everything is drawn from a Random: a seeded
-one makes thousands of cases quickly, hypothesis's own makes fewer and shrinks what fails."""
+EOS is a set of two, and one word is unlucky: the model answers it with NaN. Some want several answers. Everything is
+drawn from a Random: a seeded one makes thousands of cases quickly, hypothesis's own makes fewer and shrinks what
+fails."""
 
+from dataclasses import replace
 from random import Random
 from typing import NamedTuple
 
@@ -39,7 +41,8 @@ WISHES = [
 
 def random_visit(rng: Random) -> Visit:
     start, length = rng.randint(0, 5), rng.choice([1, 2, 3, 4, 6, 8, 10, 11])
-    return Visit(list(TEXT[start : start + length]), rng.choice(WISHES), priority=rng.randint(0, 2))
+    params = replace(rng.choice(WISHES), n=rng.choice([1, 1, 1, 2, 3]))
+    return Visit(list(TEXT[start : start + length]), params, priority=rng.randint(0, 2))
 
 
 def random_config(rng: Random, level: int) -> EngineConfig:
@@ -57,3 +60,13 @@ def random_config(rng: Random, level: int) -> EngineConfig:
         fields["speculative_length"] = rng.choice(["fixed", "adaptive"])
         fields["enable_prefix_caching"] = rng.choice([True, True, False])
     return EngineConfig(block_size=block_size, max_model_len=max_model_len, **fields)
+
+
+def random_work(rng: Random, level: int) -> tuple[EngineConfig, list[Visit]]:
+    """A config in which the longest possible request fits alone, and requests that all are let in."""
+    config = random_config(rng, level)
+    while config.num_blocks * config.block_size < config.max_model_len:
+        config = random_config(rng, level)
+    visits = [random_visit(rng) for _ in range(20)]
+    longest = config.max_model_len
+    return config, [v for v in visits if len(v.prompt) + (v.params.max_tokens or 1) <= longest][:6]

@@ -78,14 +78,14 @@ class Engine:
         cache_salt: str | None = None,
     ) -> str:
         """Queue a request and return its id. Raises ValueError or TypeError for what could not even run alone."""
-        self.waiting.append(self.desk.open(prompt_token_ids, params, request_id, priority, cache_salt))
+        self.waiting += self.desk.open(prompt_token_ids, params, request_id, priority, cache_salt)
         return self.waiting[-1].request_id
 
     def abort(self, request_id: str) -> None:
         """In any state, unknown ids too. Its row stays taken until the batch is done: that is this level's problem."""
-        if seq := self.desk.live.pop(request_id, None):
+        for seq in self.desk.close(request_id):
             seq.finish_reason = "abort"
-            self.waiting = [other for other in self.waiting if other is not seq]
+        self.waiting = [seq for seq in self.waiting if not seq.finished]
 
     def has_unfinished_requests(self) -> bool:
         return bool(self.waiting or self.batch)
@@ -100,5 +100,4 @@ class Engine:
         rows = [seq.block_table for seq in self.batch]
         assert rows == [[row] for row in range(len(self.batch))], "row r is the r-th sequence's"
         assert len(self.batch) <= self.num_rows, "no more sequences than rows"
-        live = {seq for seq in [*self.waiting, *self.batch] if not seq.finished}
-        assert live == set(self.desk.live.values()), "a live sequence waits or runs"
+        self.desk.check_integrity([*self.waiting, *self.batch])

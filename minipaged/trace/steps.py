@@ -5,9 +5,10 @@
 
 A slot is reserved when it belongs to a request, and used when it holds the keys and values of one of its tokens; both
 are taken during the step, before whoever finished gives theirs back. Only last blocks are partly empty, so what is
-reserved in vain is summed over the running sequences, never over blocks. Invariant: used <= reserved; waste is the mean
-over steps of 1 - used / reserved. `python -m minipaged.trace FILE --perfetto OUT` redraws a trace for Perfetto. (From
-level 01.)"""
+reserved in vain is summed over the running sequences, never over blocks. A request's choices have its id in common:
+their tokens, run or found, are added up, and each move of each choice is listed. Invariant: used <= reserved; waste is
+the mean over steps of 1 - used / reserved. `python -m minipaged.trace FILE --perfetto OUT` redraws a trace for
+Perfetto. (From level 01.)"""
 
 import time
 from collections.abc import Iterable
@@ -39,9 +40,10 @@ class StepRecord:
     num_blocks: int = 0
     reserved_slots: int = 0
     used_slots: int = 0
+    accepted_runs: list[int] = field(default_factory=list)  # how many guesses were right, for each that was checked
 
 
-UNPUBLISHED = ("reserved_slots", "used_slots")
+UNPUBLISHED = ("reserved_slots", "used_slots", "accepted_runs")
 
 
 class Occupancy(NamedTuple):
@@ -70,7 +72,7 @@ class StepTrace:
 
     def admitted(self, seq: Sequence) -> None:
         self.now.admitted.append(seq.request_id)
-        self.now.cached_tokens[seq.request_id] = seq.num_computed_tokens
+        add(self.now.cached_tokens, seq.request_id, seq.num_computed_tokens)
 
     def preempted(self, seq: Sequence) -> None:
         self.now.preempted.append(seq.request_id)
@@ -85,10 +87,11 @@ class StepTrace:
         """What ran and said what, and what its memory looked like; `holders` are all sequences that hold blocks."""
         for chunk, token_ids in zip(chunks, new_tokens, strict=True):
             name, num_drafts = chunk.seq.request_id, len(chunk.drafts)
-            self.now.num_scheduled_tokens[name] = chunk.num_tokens + num_drafts
+            add(self.now.num_scheduled_tokens, name, chunk.num_tokens + num_drafts)
             if num_drafts:
-                self.now.draft_tokens[name] = num_drafts
-                self.now.accepted_tokens[name] = len(token_ids) - 1
+                add(self.now.draft_tokens, name, num_drafts)
+                add(self.now.accepted_tokens, name, len(token_ids) - 1)
+                self.now.accepted_runs.append(len(token_ids) - 1)
         unused = sum(len(seq.block_table) * self.block_size - seq.num_computed_tokens for seq in holders)
         self.now.reserved_slots = num_held_blocks * self.block_size
         self.now.used_slots = self.now.reserved_slots - unused
@@ -103,6 +106,11 @@ class StepTrace:
     def document(self) -> dict[str, Any]:
         """The trace as `--trace` writes it."""
         return {"steps": [{k: v for k, v in vars(step).items() if k not in UNPUBLISHED} for step in self.steps]}
+
+
+def add(sums: dict[str, int], request_id: str, number: int) -> None:
+    """The choices of one request are counted together."""
+    sums[request_id] = sums.get(request_id, 0) + number
 
 
 def kv_usage(steps: Iterable[StepRecord]) -> dict[str, float | None]:

@@ -116,6 +116,22 @@ def test_json_and_trace_are_written_and_people_read_the_answers(fake: FakeModel,
     assert sorted(os.listdir(tmp_path)) == ["out.json", "trace.json"]
 
 
+@pytest.mark.parametrize("level", range(1, len(NAMES) + 1))
+def test_several_answers_to_one_prompt_are_shown_and_written(
+    level: int, fake: FakeModel, prompts: Any, tmp_path: Path, capsys: Any
+) -> None:
+    path = prompts(
+        {"prompt": "w5 w6", "n": 2, "temperature": 4, "seed": 3}, {"prompt": "w7", "max_tokens": 2, "ignore_eos": True}
+    )
+    assert main(level, ["--prompts", path, "--json", str(tmp_path / "out.json")]) == DONE
+    several, single = json.loads((tmp_path / "out.json").read_text())["requests"]
+    assert [choice["index"] for choice in several["choices"]] == [0, 1]
+    assert "choices" not in single
+    out = capsys.readouterr().out
+    for number, said in [("0.0", several["choices"][0]), ("0.1", several["choices"][1]), ("  1", single)]:
+        assert f"{number}  {said['text']} ({said['finish_reason']})" in out
+
+
 def test_a_trace_on_stdout_is_all_there_is(fake: FakeModel, tmp_path: Path, capsys: Any) -> None:
     assert main(3, ["--prompt", "w5", "--trace", "-", "--json", str(tmp_path / "out.json")]) == DONE
     assert json.loads(capsys.readouterr().out)["steps"]

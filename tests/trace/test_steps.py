@@ -64,6 +64,20 @@ def test_a_step_is_written_down_once_it_is_over():
     assert (trace.now.step, trace.now.preempted) == (1, [])
 
 
+def test_the_choices_of_a_request_are_counted_together_and_each_move_is_listed():
+    trace = StepTrace(block_size=4)
+    choices, other = [sequence("a", n, 2) for n in (0, 4, 4)], sequence("b", 4, 1)
+    trace.begin()
+    for seq in [*choices, other]:
+        trace.admitted(seq)
+    trace.preempted(choices[2])
+    trace.record([Chunk(choices[0], 9), Chunk(other, 1), Chunk(choices[1], 5)], [*choices[:2], other], 5)
+    trace.finish(choices[:2], Occupancy(1, 1, 3, 8))
+    (step,) = trace.steps
+    assert (step.admitted, step.preempted, step.finished) == (["a", "a", "a", "b"], ["a"], ["a", "a"])
+    assert (step.num_scheduled_tokens, step.cached_tokens) == ({"a": 14, "b": 1}, {"a": 8, "b": 4})
+
+
 def test_a_step_that_was_interrupted_leaves_nothing_to_the_next():
     trace = StepTrace(block_size=4)
     trace.begin()
