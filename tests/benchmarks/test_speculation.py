@@ -28,7 +28,7 @@ def test_all_lengths_on_both_kinds_of_text(tmp_path, capsys):
     assert [(r["workload"], r["engine"]) for r in records] == [
         (w, e) for w in ("text to copy", "new text") for e in engines
     ]
-    assert all(record["output_tokens"] == 24 for record in records)
+    assert len({(record["workload"], record["output_tokens"]) for record in records}) == 2
     assert [record["draft_tokens"] is None for record in records] == [True, False, False, False] * 2
     assert "adaptive up to 3" in capsys.readouterr().out
 
