@@ -14,15 +14,17 @@ from random import Random
 
 from .checks import check_integer
 from .config import EngineConfig
-from .outputs import Decode, RequestOutput, report
+from .detokenizer import Detokenizer
+from .outputs import RequestOutput, report
 from .sampling_params import SamplingParams
 from .sequence import Sequence
+from .stop_strings import StopStrings
 
 
 class FrontDesk:
     """config is complete: the model filled in max_model_len and num_blocks."""
 
-    def __init__(self, config: EngineConfig, vocab_size: int, eos_token_ids: frozenset[int], decode: Decode):
+    def __init__(self, config: EngineConfig, vocab_size: int, eos_token_ids: frozenset[int], decode: Detokenizer):
         self.config, self.vocab_size = config, vocab_size
         self.eos_token_ids, self.decode = eos_token_ids, decode
         self.live: dict[str, list[Sequence]] = {}  # request id -> its choices
@@ -33,6 +35,8 @@ class FrontDesk:
         if not isinstance(params, SamplingParams):
             raise TypeError(f"params must be SamplingParams, not {params!r}")
         self.check_token_ids(prompt_token_ids)
+        if params.stop and self.decode.tokenizer is None:
+            raise ValueError("stop needs a tokenizer, and this model has none: give stop_token_ids")
         n, limit, m = len(prompt_token_ids), self.config.max_model_len, params.max_tokens
         if n > limit - 1:
             raise ValueError(f"the prompt has {n} tokens; max_model_len {limit} leaves room for {limit - 1}")
@@ -73,6 +77,7 @@ class FrontDesk:
             arrival=arrival,
             priority=priority,
             cache_salt=cache_salt,
+            stops=self.watch(params),
         )
         seqs = self.live[first.request_id] = [first, *(first.sibling(choice) for choice in range(1, params.n))]
         return seqs
@@ -89,6 +94,10 @@ class FrontDesk:
         """How long the sequence may become; the newest token needs no slot, so it may be one longer than the pool."""
         wanted = self.config.max_model_len if params.max_tokens is None else num_prompt_tokens + params.max_tokens
         return min(wanted, self.config.num_blocks * self.config.block_size + 1)
+
+    def watch(self, params: SamplingParams) -> StopStrings | None:
+        """Who asks for no stop strings has nobody reading along."""
+        return StopStrings(params, self.decode.stream) if params.stop else None
 
     def free_id(self, arrival: int) -> str:
         """The arrival's number, unless somebody chose that very id."""

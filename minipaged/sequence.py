@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from .sampling_params import SamplingParams
+from .stop_strings import StopStrings
 
 
 def choice_seed(seed: int, choice: int) -> int:
@@ -35,6 +36,7 @@ class Sequence:
     choice: int = 0  # which of its request's n answers
     priority: int = 0
     cache_salt: str | None = None
+    stops: StopStrings | None = None  # reads along, for whoever asked for stop strings
     num_computed_tokens: int = 0
     block_table: list[int] = field(default_factory=list)
     block_names: list[bytes] = field(default_factory=list)  # of its full blocks, from level 04 on
@@ -69,15 +71,18 @@ class Sequence:
     def sibling(self, choice: int) -> "Sequence":
         """Another answer to the same prompt, before anything of this one was computed."""
         seed = choice_seed(self.seed, choice)
-        return replace(self, choice=choice, seed=seed, tokens=list(self.tokens), block_table=[], block_names=[])
+        own = {"tokens": list(self.tokens), "block_table": [], "block_names": []}
+        return replace(self, choice=choice, seed=seed, stops=self.stops and self.stops.anew(), **own)
 
     def append(self, token_id: int) -> None:
-        """Take a generated token, and end if it says so: EOS first, then a stop token, then the length."""
+        """Take a generated token, and end if it says so: EOS first, then a stop token, a stop string, the length."""
         self.tokens.append(token_id)
         if token_id in self.eos_token_ids and not self.params.ignore_eos:
             self.finish_reason = "stop"
         elif token_id in self.params.stop_token_ids:
             self.finish_reason, self.stop_reason = "stop", token_id
+        elif self.stops and (found := self.stops.completed_by(token_id)):
+            self.finish_reason, self.stop_reason = "stop", found
         elif len(self.tokens) >= self.max_len:
             self.finish_reason = "length"
 

@@ -10,12 +10,15 @@ unlucky token as the newest makes the row NaN."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise
 
 import torch
+from tokenizers import Tokenizer, decoders, models
 
 from minipaged.batch import NO_TOKEN, Batch, Row
 from minipaged.config import EngineConfig
+from minipaged.detokenizer import Detokenizer
 from minipaged.sampling import sample
 from minipaged.sampling_params import SamplingParams
 from minipaged.sequence import choice_seed
@@ -26,6 +29,14 @@ MARGIN = 8.0  # between the logit of what the model says and all others
 
 def extend(digest: int, token: int) -> int:
     return hash((digest, token)) & 0xFFFFFFFF
+
+
+@cache
+def letters(vocab_size: int) -> Detokenizer:
+    """Every token is a letter: 0 is a, 1 is b."""
+    tokenizer = Tokenizer(models.WordLevel({chr(ord("a") + i): i for i in range(vocab_size)}, unk_token="a"))
+    tokenizer.decoder = decoders.Fuse()
+    return Detokenizer(tokenizer)
 
 
 class FakeKVCache:
@@ -74,8 +85,9 @@ class FakeModel:
     def new_kv_cache(self, num_blocks: int, block_size: int) -> FakeKVCache:
         return FakeKVCache(num_blocks, block_size)
 
-    def decode(self, token_ids: list[int]) -> str:
-        return "".join(chr(ord("a") + token_id % 26) for token_id in token_ids)
+    @property
+    def decode(self) -> Detokenizer:
+        return letters(self.vocab_size)
 
     def __call__(self, batch: Batch, kv_cache: FakeKVCache) -> torch.Tensor:
         self.num_forwards += 1
