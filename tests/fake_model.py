@@ -23,7 +23,10 @@ from minipaged.sampling import sample
 from minipaged.sampling_params import SamplingParams
 from minipaged.sequence import choice_seed
 
+from .stopping import ended, text_of
+
 NOTHING = 0  # the digest of no tokens
+FIRST_LETTER = ord("a")
 MARGIN = 8.0  # between the logit of what the model says and all others
 
 
@@ -34,7 +37,7 @@ def extend(digest: int, token: int) -> int:
 @cache
 def letters(vocab_size: int) -> Detokenizer:
     """Every token is a letter: 0 is a, 1 is b."""
-    tokenizer = Tokenizer(models.WordLevel({chr(ord("a") + i): i for i in range(vocab_size)}, unk_token="a"))
+    tokenizer = Tokenizer(models.WordLevel({chr(FIRST_LETTER + i): i for i in range(vocab_size)}, unk_token="a"))
     tokenizer.decoder = decoders.Fuse()
     return Detokenizer(tokenizer)
 
@@ -133,7 +136,18 @@ class Answer:
 
     token_ids: tuple[int, ...]
     finish_reason: str
-    stop_reason: int | None = None
+    stop_reason: int | str | None = None
+
+
+def spell(token_ids: Iterable[int]) -> list[str]:
+    """The text of each token."""
+    return [chr(FIRST_LETTER + token_id) for token_id in token_ids]
+
+
+def spoken_text(answer: Answer, num_said: int, params: SamplingParams, finish_reason: str | None) -> str:
+    """What an output of its first num_said tokens shows, if it ended so."""
+    stop_reason = answer.stop_reason if finish_reason == "stop" else None
+    return text_of(spell(answer.token_ids[:num_said]), params, finish_reason, stop_reason)
 
 
 def answers_alone(model: FakeModel, prompt: Iterable[int], params: SamplingParams, max_model_len: int) -> list[Answer]:
@@ -155,5 +169,7 @@ def answer_alone(model: FakeModel, prompt: Iterable[int], params: SamplingParams
             return Answer(tuple(said), "stop")
         if token in params.stop_token_ids:
             return Answer(tuple(said), "stop", token)
+        if params.stop and (end := ended(spell(said), params)):
+            return Answer(tuple(said), "stop", end[1])
         if len(tokens) == limit:
             return Answer(tuple(said), "length")

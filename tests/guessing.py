@@ -16,7 +16,7 @@ import pytest
 from levels import load
 
 from .drafters import DRAFTERS, drafting_with
-from .fake_model import FakeModel, answers_alone
+from .fake_model import FakeModel, answers_alone, spoken_text
 from .worlds import NAMES, UNLUCKY, new_model, random_config, random_visit
 
 
@@ -44,7 +44,7 @@ class Life:
         self.model, self.rng = new_model(), rng
         self.engine = load(level).Engine(config, self.model)
         self.kind = rng.choice(sorted(BESTIARY))
-        self.due, self.wishes = {}, {}
+        self.due, self.wishes, self.params = {}, {}, {}
         self.engine.drafter = BESTIARY[self.kind](
             self.engine, lambda seq: self.due[seq.request_id][seq.choice].token_ids
         )
@@ -61,6 +61,7 @@ class Life:
             return
         allowed = self.engine.config.num_speculative_tokens
         self.wishes[name] = params.n * (allowed if wish is None else min(wish, allowed))
+        self.params[name] = params
         self.due[name] = answers_alone(self.model, visit.prompt, params, self.engine.config.max_model_len)
 
     def leave(self, name):
@@ -85,7 +86,8 @@ class Life:
         ran = sum(record.num_scheduled_tokens.values())
         assert ran <= self.engine.config.max_num_batched_tokens, "drafts are in the budget"
         longest = self.engine.config.max_chunk_len
-        assert all(n <= longest for n in record.num_scheduled_tokens.values()), "and in the threshold"
+        for name, n in record.num_scheduled_tokens.items():
+            assert n <= longest * self.params[name].n, "and in the threshold, which is one choice's"
         for name, num_drafts in record.draft_tokens.items():
             assert 0 < num_drafts <= self.wishes[name], "no more drafts than engine and request allow"
             assert 0 <= record.accepted_tokens[name] <= num_drafts
@@ -102,6 +104,8 @@ class Life:
             is_full = len(output.prompt_token_ids) + n == num_slots + 1 and said.finish_reason == "length"
             expected = (answer.token_ids, answer.finish_reason, answer.stop_reason)
             assert said.finish_reason is None or is_full or end == expected
+            text = spoken_text(answer, n, self.params[output.request_id], said.finish_reason)
+            assert said.text == text, "the text is what may be shown of it"
         if output.finished:
             del self.due[output.request_id]
 
