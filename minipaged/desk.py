@@ -33,6 +33,7 @@ class FrontDesk:
         if not isinstance(params, SamplingParams):
             raise TypeError(f"params must be SamplingParams, not {params!r}")
         self.check_token_ids(prompt_token_ids)
+        self.check_vocabulary(params)
         n, limit, m = len(prompt_token_ids), self.config.max_model_len, params.max_tokens
         if n > limit - 1:
             raise ValueError(f"the prompt has {n} tokens; max_model_len {limit} leaves room for {limit - 1}")
@@ -50,6 +51,19 @@ class FrontDesk:
         for i, token_id in enumerate(prompt_token_ids):
             if type(token_id) is not int or not 0 <= token_id < self.vocab_size:
                 check_integer(f"prompt_token_ids[{i}]", token_id, 0, self.vocab_size - 1)
+
+    def check_vocabulary(self, params: SamplingParams) -> None:
+        """Whatever params say of single tokens must be about tokens that there are."""
+        for name in ("stop_token_ids", "allowed_token_ids", "logit_bias"):
+            for token_id in getattr(params, name) or ():
+                check_integer(f"{name} token id", token_id, 0, self.vocab_size - 1)
+        for name in ("logprobs", "prompt_logprobs"):
+            check_integer(name, getattr(params, name), -1, self.vocab_size, optional=True)
+        ends = self.eos_token_ids.union(params.stop_token_ids)
+        if params.min_tokens and params.allowed_token_ids and ends.issuperset(params.allowed_token_ids):
+            raise ValueError(
+                f"min_tokens {params.min_tokens} holds back all of allowed_token_ids: each ends the answer"
+            )
 
     def open(
         self,
