@@ -6,7 +6,7 @@
 Invariant: a wrong type raises TypeError, a wrong value ValueError, and both name the field."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral, Real
 
 
@@ -54,3 +54,16 @@ def check_token_ids(name: str, value: object) -> tuple[int, ...]:
     for i, token_id in enumerate(token_ids):
         check_integer(f"{name}[{i}]", token_id, 0)
     return tuple(int(token_id) for token_id in token_ids)
+
+
+def check_token_bias(name: str, value: object) -> dict[int, float]:
+    """value must be {token id: finite number}; ids may be written as text, since JSON has no other keys."""
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{name} must be a mapping from token id to number, not {value!r}")
+    biases: dict[int, float] = {}
+    for key, bias in value.items():
+        token_id = int(key) if isinstance(key, str) and key.removeprefix("-").isdecimal() else key
+        check_integer(f"{name} token id", token_id, 0)
+        check_number(f"{name}[{token_id}]", bias, -math.inf)
+        biases[int(token_id)] = float(bias)
+    return biases

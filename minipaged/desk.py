@@ -35,6 +35,7 @@ class FrontDesk:
         if not isinstance(params, SamplingParams):
             raise TypeError(f"params must be SamplingParams, not {params!r}")
         self.check_token_ids(prompt_token_ids)
+        self.check_vocabulary(params)
         if params.stop and self.decode.tokenizer is None:
             raise ValueError("stop needs a tokenizer, and this model has none: give stop_token_ids")
         n, limit, m = len(prompt_token_ids), self.config.max_model_len, params.max_tokens
@@ -55,6 +56,19 @@ class FrontDesk:
             if type(token_id) is not int or not 0 <= token_id < self.vocab_size:
                 check_integer(f"prompt_token_ids[{i}]", token_id, 0, self.vocab_size - 1)
 
+    def check_vocabulary(self, params: SamplingParams) -> None:
+        """Whatever params say of single tokens must be about tokens that there are."""
+        for name in ("stop_token_ids", "allowed_token_ids", "logit_bias"):
+            for token_id in getattr(params, name) or ():
+                check_integer(f"{name} token id", token_id, 0, self.vocab_size - 1)
+        for name in ("logprobs", "prompt_logprobs"):
+            check_integer(name, getattr(params, name), -1, self.vocab_size, optional=True)
+        ends = self.eos_token_ids.union(params.stop_token_ids)
+        if params.min_tokens and params.allowed_token_ids and ends.issuperset(params.allowed_token_ids):
+            raise ValueError(
+                f"min_tokens {params.min_tokens} holds back all of allowed_token_ids: each ends the answer"
+            )
+
     def open(
         self,
         prompt_token_ids: list[int],
@@ -67,20 +81,25 @@ class FrontDesk:
         self.check(prompt_token_ids, params)
         self.check_place(request_id, priority, cache_salt)
         arrival = next(self.arrivals)  # a refused call takes no number, so nobody's seed depends on it
-        first = Sequence(
-            request_id=self.free_id(arrival) if request_id is None else request_id,
+        first = self.begin(
+            prompt_token_ids, params, arrival, self.free_id(arrival) if request_id is None else request_id
+        )
+        first.priority, first.cache_salt = priority, cache_salt
+        seqs = self.live[first.request_id] = [first, *(first.sibling(choice) for choice in range(1, params.n))]
+        return seqs
+
+    def begin(self, prompt_token_ids: list[int], params: SamplingParams, arrival: int, request_id: str) -> Sequence:
+        """The first choice of a request."""
+        return Sequence(
+            request_id=request_id,
             tokens=[int(token_id) for token_id in prompt_token_ids],
             params=params,
             max_len=self.max_len(len(prompt_token_ids), params),
             eos_token_ids=self.eos_token_ids,
             seed=Random(f"{self.config.seed}/{arrival}").getrandbits(63) if params.seed is None else params.seed,
             arrival=arrival,
-            priority=priority,
-            cache_salt=cache_salt,
             stops=self.watch(params),
         )
-        seqs = self.live[first.request_id] = [first, *(first.sibling(choice) for choice in range(1, params.n))]
-        return seqs
 
     def check_place(self, request_id: str | None, priority: int, cache_salt: str | None) -> None:
         check_integer("priority", priority, -(2**63), 2**63 - 1)

@@ -16,6 +16,7 @@ from typing import Protocol
 
 from .config import EngineConfig
 from .desk import FrontDesk
+from .detokenizer import Detokenizer
 from .outputs import CompletionOutput, RequestOutput
 from .sampling_params import SamplingParams
 from .sequence import Sequence as TokenSequence
@@ -133,7 +134,7 @@ class Run:
             self.engine.abort(request_id)
         for record in self.records:
             if record.output is None or not record.output.finished:
-                record.output = aborted(record)
+                record.output = aborted(record, self.engine.desk.decode)
         if self.engine.has_unfinished_requests() and not self.engine.desk.live:
             self.engine.step()  # runs nothing: level 01 gives its rows back one step after their last sequence ended
 
@@ -163,9 +164,9 @@ class Run:
         return outputs
 
 
-def aborted(record: Record) -> RequestOutput:
+def aborted(record: Record, decode: Detokenizer) -> RequestOutput:
     """The output of a request that did not come to its own end, or did not even begin; a choice that did keeps its."""
-    nothing = [CompletionOutput(i, [], None, None, lambda is_over: "") for i in range(record.request.params.n)]
+    nothing = [CompletionOutput(i, [], None, None, decode, lambda is_over: "") for i in range(record.request.params.n)]
     prompt = list(record.request.prompt_token_ids)
     output = record.output or RequestOutput(record.request_id or "", prompt, nothing, finished=False)
     outputs = [said if said.finish_reason else replace(said, finish_reason="abort") for said in output.outputs]

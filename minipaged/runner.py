@@ -82,7 +82,7 @@ class ModelRunner:
     def run_one(self, num_tokens: int) -> None:
         """A step of one made-up sequence in memory of its own; it does not count as time in the model."""
         one, spent = list(range(num_tokens)), self.own_forward_s
-        batch = Batch([0] * num_tokens, one, one, [0, num_tokens], [num_tokens], [[0]], one[-1:], [0, 1], [])
+        batch = Batch([0] * num_tokens, one, one, [0, num_tokens], [num_tokens], [[0]], one[-1:], [0, 1], [], [])
         self(batch, self.new_kv_cache(num_blocks=1, block_size=num_tokens))
         self.own_forward_s = spent
 
@@ -101,7 +101,7 @@ def load_model(config: EngineConfig) -> ModelRunner:
             load_draft(config, runner)
         runner.config = runner.resolve(config)
         runner.tokenizer = tokenizer.result()
-        runner.decode = Detokenizer(runner.tokenizer and runner.tokenizer.backend_tokenizer)
+        runner.decode = Detokenizer(None if runner.tokenizer is None else runner.tokenizer.backend_tokenizer)
     runner.eos_token_ids = find_eos_token_ids(runner, folder)
     return runner
 

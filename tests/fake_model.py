@@ -23,6 +23,7 @@ from minipaged.sampling import sample
 from minipaged.sampling_params import SamplingParams
 from minipaged.sequence import choice_seed
 
+from .plain import cuts, processed
 from .stopping import ended, text_of
 
 NOTHING = 0  # the digest of no tokens
@@ -122,12 +123,12 @@ class FakeModel:
         says = digest // 4 % self.vocab_size if echo is None or digest % 4 == 0 else echo
         return [MARGIN * (token == says) for token in range(self.vocab_size)]
 
-    def says(self, tokens: list[int], params: SamplingParams) -> int:
-        """The token that follows `tokens` when nobody else is about."""
-        row = self.logits(tokens)
+    def says(self, prompt: list[int], said: list[int], params: SamplingParams) -> int:
+        """The token that follows them when nobody else is about."""
+        row = processed(self.logits([*prompt, *said]), params, prompt, said, self.eos_token_ids)
         if params.greedy:
-            return NO_TOKEN if row[0] != row[0] else row.index(max(row))
-        return sample(torch.tensor([row]), [Row(params, params.seed or 0, len(tokens))])[0]
+            return NO_TOKEN if any(x != x for x in row) else row.index(max(row))
+        return sample(torch.tensor([row]), [Row(cuts(params), params.seed or 0, len(prompt) + len(said))])[0]
 
 
 @dataclass(frozen=True)
@@ -158,12 +159,11 @@ def answers_alone(model: FakeModel, prompt: Iterable[int], params: SamplingParam
 
 def answer_alone(model: FakeModel, prompt: Iterable[int], params: SamplingParams, max_model_len: int) -> Answer:
     """No engine, no cache, no batch: token after token, until policy 9 or the length says stop."""
-    tokens, said = list(prompt), []
-    limit = max_model_len if params.max_tokens is None else len(tokens) + params.max_tokens
+    prompt, said = list(prompt), list[int]()
+    limit = max_model_len - len(prompt) if params.max_tokens is None else params.max_tokens
     while True:
-        if (token := model.says(tokens, params)) == NO_TOKEN:
+        if (token := model.says(prompt, said, params)) == NO_TOKEN:
             return Answer(tuple(said), "error")
-        tokens.append(token)
         said.append(token)
         if token in model.eos_token_ids and not params.ignore_eos:
             return Answer(tuple(said), "stop")
@@ -171,5 +171,5 @@ def answer_alone(model: FakeModel, prompt: Iterable[int], params: SamplingParams
             return Answer(tuple(said), "stop", token)
         if params.stop and (end := ended(spell(said), params)):
             return Answer(tuple(said), "stop", end[1])
-        if len(tokens) == limit:
+        if len(said) == limit:
             return Answer(tuple(said), "length")

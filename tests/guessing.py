@@ -17,6 +17,7 @@ from levels import load
 
 from .drafters import DRAFTERS, drafting_with
 from .fake_model import FakeModel, answers_alone, spoken_text
+from .plain import check_scores
 from .worlds import NAMES, UNLUCKY, new_model, random_config, random_visit
 
 
@@ -59,9 +60,9 @@ class Life:
             self.engine.add_request(visit.prompt, params, name, priority=visit.priority)
         except ValueError:
             return
+        self.params[name] = params
         allowed = self.engine.config.num_speculative_tokens
         self.wishes[name] = params.n * (allowed if wish is None else min(wish, allowed))
-        self.params[name] = params
         self.due[name] = answers_alone(self.model, visit.prompt, params, self.engine.config.max_model_len)
 
     def leave(self, name):
@@ -85,9 +86,9 @@ class Life:
     def check_record(self, record):
         ran = sum(record.num_scheduled_tokens.values())
         assert ran <= self.engine.config.max_num_batched_tokens, "drafts are in the budget"
-        longest = self.engine.config.max_chunk_len
-        for name, n in record.num_scheduled_tokens.items():
-            assert n <= longest * self.params[name].n, "and in the threshold, which is one choice's"
+        for name, num_tokens in record.num_scheduled_tokens.items():
+            longest = self.engine.config.max_chunk_len * self.params[name].n
+            assert num_tokens <= longest, "and in the threshold"
         for name, num_drafts in record.draft_tokens.items():
             assert 0 < num_drafts <= self.wishes[name], "no more drafts than engine and request allow"
             assert 0 <= record.accepted_tokens[name] <= num_drafts
@@ -96,6 +97,7 @@ class Life:
         assert self.kind != "none" or not record.draft_tokens
 
     def hear(self, output):
+        check_scores(self.model, self.params[output.request_id], output)
         num_slots = self.engine.config.num_blocks * self.engine.config.block_size
         for answer, said in zip(self.due[output.request_id], output.outputs, strict=True):
             n = len(said.token_ids)

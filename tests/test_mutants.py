@@ -21,7 +21,7 @@ from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 ROOT = Path(__file__).parent.parent
-DOWNSTAIRS = {"attention", "input_batch", "kernels", "kv_cache", "models", "runner", "sampling"}
+DOWNSTAIRS = {"attention", "input_batch", "kernels", "kv_cache", "models", "runner"}
 BROKEN_PROMISES = (AssertionError, RuntimeError, LookupError, ValueError, pytest.fail.Exception)
 QUICK = settings(max_examples=60, stateful_step_count=20, phases=[Phase.generate], report_multiple_bugs=False)
 MACHINES = {"blocks": "BlockManagerMachine", "prefix": "PrefixCacheMachine"}

@@ -12,6 +12,7 @@ from minipaged.base import EngineBase
 from minipaged.batch import advance, pack, unpack
 from minipaged.config import EngineConfig
 from minipaged.desk import FrontDesk
+from minipaged.logprobs import measure
 from minipaged.outputs import RequestOutput
 from minipaged.prefix import make_block_manager
 from minipaged.runner import ModelRunner, load_model
@@ -33,6 +34,7 @@ class Engine(EngineBase):
     def step(self) -> list[RequestOutput]:
         plan = self.scheduler.schedule()
         batch = pack(plan.chunks, self.config.block_size)
-        tokens = unpack(batch, sample(self.model(batch, self.kv_cache), batch.rows))
-        advance(plan.chunks, tokens)
+        logits = self.model(batch, self.kv_cache)
+        tokens = unpack(batch, sample(logits, batch.rows))
+        advance(plan.chunks, tokens, measure(batch, logits, tokens))
         return self.retire(plan.chunks, tokens)
