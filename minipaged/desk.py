@@ -19,14 +19,22 @@ from .outputs import RequestOutput, report
 from .sampling_params import SamplingParams
 from .sequence import Sequence
 from .stop_strings import StopStrings
+from .structured import Grammar, Grammars
 
 
 class FrontDesk:
-    """config is complete: the model filled in max_model_len and num_blocks."""
+    """config is complete: the model filled in max_model_len and num_blocks. grammars: None before level 03."""
 
-    def __init__(self, config: EngineConfig, vocab_size: int, eos_token_ids: frozenset[int], decode: Detokenizer):
+    def __init__(
+        self,
+        config: EngineConfig,
+        vocab_size: int,
+        eos_token_ids: frozenset[int],
+        decode: Detokenizer,
+        grammars: Grammars | None = None,
+    ):
         self.config, self.vocab_size = config, vocab_size
-        self.eos_token_ids, self.decode = eos_token_ids, decode
+        self.eos_token_ids, self.decode, self.grammars = eos_token_ids, decode, grammars
         self.live: dict[str, list[Sequence]] = {}  # request id -> its choices
         self.arrivals = count()
 
@@ -36,8 +44,7 @@ class FrontDesk:
             raise TypeError(f"params must be SamplingParams, not {params!r}")
         self.check_token_ids(prompt_token_ids)
         self.check_vocabulary(params)
-        if params.stop and self.decode.tokenizer is None:
-            raise ValueError("stop needs a tokenizer, and this model has none: give stop_token_ids")
+        self.check_text(params)
         n, limit, m = len(prompt_token_ids), self.config.max_model_len, params.max_tokens
         if n > limit - 1:
             raise ValueError(f"the prompt has {n} tokens; max_model_len {limit} leaves room for {limit - 1}")
@@ -46,6 +53,15 @@ class FrontDesk:
         size, num_blocks = self.config.block_size, self.config.num_blocks
         if (needed := -(-n // size)) > num_blocks:
             raise ValueError(f"a prompt of {n} tokens needs {needed} blocks of {size}; the whole pool has {num_blocks}")
+
+    def check_text(self, params: SamplingParams) -> None:
+        """What a request asks of its text needs a tokenizer, and a grammar one that can be read."""
+        if params.stop and self.decode.tokenizer is None:
+            raise ValueError("stop needs a tokenizer, and this model has none: give stop_token_ids")
+        if params.structured_outputs is not None:
+            if self.grammars is None:
+                raise ValueError("structured_outputs comes with level 03")
+            self.grammars.check(params.structured_outputs)
 
     def check_token_ids(self, prompt_token_ids: object) -> None:
         if not isinstance(prompt_token_ids, list | tuple):
@@ -99,6 +115,7 @@ class FrontDesk:
             seed=Random(f"{self.config.seed}/{arrival}").getrandbits(63) if params.seed is None else params.seed,
             arrival=arrival,
             stops=self.watch(params),
+            grammar=self.guide(params),
         )
 
     def check_place(self, request_id: str | None, priority: int, cache_salt: str | None) -> None:
@@ -117,6 +134,10 @@ class FrontDesk:
     def watch(self, params: SamplingParams) -> StopStrings | None:
         """Who asks for no stop strings has nobody reading along."""
         return StopStrings(params, self.decode.stream) if params.stop else None
+
+    def guide(self, params: SamplingParams) -> Grammar | None:
+        """Nor is there a grammar for whoever asks for none."""
+        return self.grammars.open(params.structured_outputs) if self.grammars and params.structured_outputs else None
 
     def free_id(self, arrival: int) -> str:
         """The arrival's number, unless somebody chose that very id."""

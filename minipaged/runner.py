@@ -29,6 +29,7 @@ from .models.hub import resolve_model
 from .models.weights import fill_with_noise, load_weights
 from .ops import choose_ops, use_interpreter
 from .progress import say
+from .structured import Grammars
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -44,6 +45,7 @@ class ModelRunner:
         self.eos_token_ids: frozenset[int] = frozenset()
         self.tokenizer: PreTrainedTokenizerFast | None = None
         self.decode = Detokenizer(None)  # "" until there is a tokenizer
+        self.grammars = Grammars(None, self.vocab_size, self.eos_token_ids)
         self.device, self.dtype = torch.device(config.device), getattr(torch, config.dtype)
         self.draft: ModelRunner | None = None  # a smaller model that guesses for this one (level 05)
         self.own_forward_s = 0.0
@@ -103,6 +105,7 @@ def load_model(config: EngineConfig) -> ModelRunner:
         runner.tokenizer = tokenizer.result()
         runner.decode = Detokenizer(None if runner.tokenizer is None else runner.tokenizer.backend_tokenizer)
     runner.eos_token_ids = find_eos_token_ids(runner, folder)
+    runner.grammars = Grammars(runner.decode.tokenizer, runner.vocab_size, runner.eos_token_ids)
     return runner
 
 

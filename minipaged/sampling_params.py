@@ -12,8 +12,9 @@ here, before an engine sees it. One deliberate difference: `n` goes with greedy 
 equal answers. No tensors: the arithmetic is in `sampling.py`. (From level 01.)"""
 
 from dataclasses import dataclass, field
+from typing import Any
 
-from .checks import check_boolean, check_integer, check_number, check_token_bias, check_token_ids
+from .checks import check_boolean, check_integer, check_number, check_structure, check_token_bias, check_token_ids
 from .text import check_text
 
 GREEDY_BELOW = 1e-5  # logits divided by a smaller temperature overflow, and would mean "the most likely token" anyway
@@ -46,6 +47,8 @@ class SamplingParams:
     stop_token_ids  end after any of these; it stays in token_ids, not in text.
     ignore_eos      an end-of-sequence token does not end the request (stop_token_ids still do).
     skip_special_tokens  leave special tokens out of the text.
+    structured_outputs  what the answer must look like, from level 03 on: {"json": a schema, as a dict or text} or
+                    {"regex": text} or {"choice": [texts]} or {"grammar": EBNF whose rule is root}. Not with ignore_eos.
     logprobs        report the log-probabilities of each token and of the so many likeliest, by the model's own
                     distribution: before penalties, temperature and all else. >= 0; -1: of all; None: of none.
     prompt_logprobs     the same for each prompt token but the first, which follows nothing.
@@ -73,6 +76,7 @@ class SamplingParams:
     skip_special_tokens: bool = True
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    structured_outputs: dict[str, Any] | None = field(default=None, hash=False)
     num_speculative_tokens: int | None = None
 
     def __post_init__(self) -> None:
@@ -92,6 +96,9 @@ class SamplingParams:
         for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"):
             check_boolean(name, getattr(self, name))
         check_integer("num_speculative_tokens", self.num_speculative_tokens, 0, optional=True)
+        check_structure("structured_outputs", self.structured_outputs)
+        if self.structured_outputs and self.ignore_eos:
+            raise ValueError("ignore_eos goes with no structured_outputs: nothing may follow the end of a grammar")
         object.__setattr__(self, "stop", check_stop(self.stop))
         object.__setattr__(self, "stop_token_ids", check_token_ids("stop_token_ids", self.stop_token_ids))
         if self.logit_bias is not None:

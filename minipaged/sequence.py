@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from .sampling_params import SamplingParams
 from .stop_strings import StopStrings
+from .structured import Grammar
 
 
 def choice_seed(seed: int, choice: int) -> int:
@@ -48,6 +49,7 @@ class Sequence:
     priority: int = 0
     cache_salt: str | None = None
     stops: StopStrings | None = None  # reads along, for whoever asked for stop strings
+    grammar: Grammar | None = None  # what it may say, for whoever asked for structured outputs
     num_computed_tokens: int = 0
     block_table: list[int] = field(default_factory=list)
     block_names: list[bytes] = field(default_factory=list)  # of its full blocks, from level 04 on
@@ -96,7 +98,7 @@ class Sequence:
         """Another answer to the same prompt, before anything of this one was computed."""
         seed = choice_seed(self.seed, choice)
         other = replace(self, choice=choice, seed=seed, tokens=list(self.tokens), block_table=[], block_names=[])
-        other.stops = self.stops and self.stops.anew()
+        other.stops, other.grammar = self.stops and self.stops.anew(), self.grammar and self.grammar.anew()
         return other
 
     def append(self, token_id: int) -> None:

@@ -22,6 +22,7 @@ from minipaged.detokenizer import Detokenizer
 from minipaged.sampling import sample
 from minipaged.sampling_params import SamplingParams
 from minipaged.sequence import choice_seed
+from minipaged.structured import Grammars
 
 from .plain import cuts, processed
 from .stopping import ended, text_of
@@ -41,6 +42,11 @@ def letters(vocab_size: int) -> Detokenizer:
     tokenizer = Tokenizer(models.WordLevel({chr(FIRST_LETTER + i): i for i in range(vocab_size)}, unk_token="a"))
     tokenizer.decoder = decoders.Fuse()
     return Detokenizer(tokenizer)
+
+
+@cache
+def letter_grammars(vocab_size: int, eos_token_ids: frozenset[int]) -> Grammars:
+    return Grammars(letters(vocab_size).tokenizer, vocab_size, eos_token_ids)
 
 
 class FakeKVCache:
@@ -92,6 +98,10 @@ class FakeModel:
     @property
     def decode(self) -> Detokenizer:
         return letters(self.vocab_size)
+
+    @property
+    def grammars(self) -> Grammars:
+        return letter_grammars(self.vocab_size, self.eos_token_ids)
 
     def __call__(self, batch: Batch, kv_cache: FakeKVCache) -> torch.Tensor:
         self.num_forwards += 1
