@@ -128,10 +128,11 @@ class Grammars:
 
     @property
     def words(self) -> list[str]:
-        """As the tokenizer spells them; what is no text has none."""
+        """As the tokenizer spells them; what is no text has none: special tokens, and whatever ends an answer."""
         assert self.tokenizer is not None
         words = [""] * self.vocab_size
-        special = {i for i, token in self.tokenizer.get_added_tokens_decoder().items() if token.special}
+        added = self.tokenizer.get_added_tokens_decoder()
+        special = self.eos_token_ids.union(token_id for token_id, token in added.items() if token.special)
         for word, token_id in self.tokenizer.get_vocab(with_added_tokens=True).items():
             if token_id < self.vocab_size and token_id not in special:
                 words[token_id] = word
@@ -167,4 +168,4 @@ def read(structure: dict[str, Any]) -> "xgrammar.Grammar":
 
 def one_of(choices: SequenceOf[str]) -> str:
     """EBNF: any of these strings."""
-    return "root ::= " + " | ".join(json.dumps(choice) for choice in choices)
+    return "root ::= " + " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
