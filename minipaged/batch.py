@@ -3,11 +3,12 @@
     Plan    [ (A, 3)  (B, 1)  (C, 2 + drafts x y) ]      filled in by the scheduler; drafts from level 05 on
     Batch   A4 A5 A6 | B9 | C7 C8 x y                    token_ids, positions, slot_mapping   [T]
             0        | 3  | 4         | 8                query_start_loc: where each begins   [S + 1]
-                   ^    ^      ^  ^ ^                    logits_indices: the sampled rows     [R]
+                   ^    ^      ^  ^ ^                    logits_indices: the sampled rows     [R + Q]
 
 A chunk that does not reach its sequence's end has no row: there is nothing to sample yet. Drafts are no tokens of the
-sequence, only guesses at what comes next: each gets a row, which says whether the next guess was right. Invariant: a
-Batch is a copy. Sequences may grow or go while it runs; it does not notice. (From level 01.)"""
+sequence, only guesses at what comes next: each gets a row, which says whether the next guess was right. Where logprobs
+of a prompt are asked for, its tokens get rows too, behind all others: nothing is drawn from them. Invariant: a Batch is
+a copy. Sequences may grow or go while it runs; it does not notice. (From level 01.)"""
 
 import sys
 from collections.abc import Sequence as SequenceOf
@@ -16,9 +17,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from .sampling_params import SamplingParams
-from .sequence import Sequence
+from .sequence import Scores, Sequence
 
-NO_TOKEN = -1  # what `sample` says of a row of NaN
+NO_TOKEN = -1  # what `sample` says of a row of NaN, or one that leaves nothing to say
 
 
 class Chunk(NamedTuple):
@@ -60,15 +61,57 @@ class Plan:
 
 
 class Row(NamedTuple):
-    """What the sampler must know of one row of logits: the token it draws will be at `position`."""
+    """What the sampler must know of one row of logits: the token it draws will be at `position`.
+
+    prompt, output: the tokens before, drafts among the output; left out where no penalty asks for them.
+    held_back: what must not be said yet, because of min_tokens.
+    permitted: a bit for each token that a grammar allows, the lowest of the first byte for token 0; None: all."""
 
     params: SamplingParams
     seed: int
     position: int
+    prompt: tuple[int, ...] = ()
+    output: tuple[int, ...] = ()
+    held_back: frozenset[int] = frozenset()
+    permitted: bytes | None = None
+
+    @property
+    def has_wishes(self) -> bool:
+        """Whether its logits are to be changed before temperature and cuts."""
+        return self.params.penalised or self.params.biased or bool(self.held_back) or self.permitted is not None
+
+
+def row_after(seq: Sequence, drafts: tuple[int, ...] = ()) -> Row:
+    """The row of the token that follows seq's tokens and drafts."""
+    params, n = seq.params, seq.num_prompt_tokens
+    position = len(seq.tokens) + len(drafts)
+    row = Row(params, seq.seed, position)
+    if params.penalised:
+        row = row._replace(prompt=tuple(seq.tokens[:n]), output=(*seq.tokens[n:], *drafts))
+    if seq.grammar:
+        row = row._replace(permitted=seq.grammar.permitted([*seq.tokens[n:], *drafts]))
+    if position - n < params.min_tokens:
+        row = row._replace(held_back=seq.eos_token_ids.union(params.stop_token_ids))
+    return row
+
+
+class Known(NamedTuple):
+    """A row of which nothing is drawn: what follows is known, and only how likely it was is asked."""
+
+    chunk: int
+    token_id: int
+    num_logprobs: int
+
+
+class Measured(NamedTuple):
+    """What the model thought of a chunk's prompt tokens, and of those that it gained; nothing where nobody asked."""
+
+    prompt: SequenceOf[Scores] = ()
+    gained: SequenceOf[Scores] = ()
 
 
 class Batch(NamedTuple):
-    """T tokens of S sequences, of which R rows are sampled; plain integers."""
+    """T tokens of S sequences, of which R rows are sampled and Q more measured; plain integers."""
 
     token_ids: list[int]  # [T]
     positions: list[int]  # [T]
@@ -76,26 +119,40 @@ class Batch(NamedTuple):
     query_start_loc: list[int]  # [S + 1]
     seq_lens: list[int]  # [S], keys each sequence sees in this step, those it writes included
     block_tables: list[list[int]]  # [S, ...]
-    logits_indices: list[int]  # [R], into T
+    logits_indices: list[int]  # [R + Q], into T
     row_start_loc: list[int]  # [S + 1], into R
     rows: list[Row]  # [R]
+    known: list[Known]  # [Q]
+
+    @classmethod
+    def empty(cls) -> "Batch":
+        return cls([], [], [], [0], [], [], [], [0], [], [])
 
 
 def pack(chunks: SequenceOf[Chunk], block_size: int) -> Batch:
     """Flatten chunks into one ragged batch, without padding between sequences."""
-    batch = Batch([], [], [], [0], [], [], [], [0], [])
-    for chunk in chunks:
-        seq, start = chunk.seq, chunk.seq.num_computed_tokens
-        token_ids = [*seq.tokens[start : start + chunk.num_tokens], *chunk.drafts]
-        num_rows = 1 + len(chunk.drafts) if chunk.reaches_end else 0
-        pack_tokens(batch, token_ids, start, seq.block_table, block_size, Row(seq.params, seq.seed, 0), num_rows)
+    batch, measured = Batch.empty(), list[int]()
+    for i, (seq, num_tokens, drafts) in enumerate(chunks):
+        start = seq.num_computed_tokens
+        token_ids = [*seq.tokens[start : start + num_tokens], *drafts]
+        rows = [row_after(seq, drafts[:j]) for j in range(len(drafts) + 1)] if chunks[i].reaches_end else []
+        for position in positions_to_measure(seq, start, start + num_tokens) if seq.num_unscored else ():
+            measured.append(len(batch.token_ids) + position - start)
+            batch.known.append(Known(i, seq.tokens[position + 1], seq.params.prompt_logprobs or 0))
+        pack_tokens(batch, token_ids, start, seq.block_table, block_size, rows)
+    batch.logits_indices.extend(measured)
     return batch
 
 
+def positions_to_measure(seq: Sequence, start: int, end: int) -> range:
+    """Those in [start, end) that are followed by a prompt token which has no score yet: each has its turn once."""
+    return range(max(start, len(seq.prompt_scores) - 1), min(end, seq.num_prompt_tokens - 1))
+
+
 def pack_tokens(
-    batch: Batch, token_ids: list[int], start: int, block_table: list[int], block_size: int, row: Row, num_rows: int
+    batch: Batch, token_ids: list[int], start: int, block_table: list[int], block_size: int, rows: list[Row]
 ) -> None:
-    """Add one sequence's tokens, from position `start` on; the last num_rows of them are sampled, as `row` says."""
+    """Add one sequence's tokens, from position `start` on; the last len(rows) of them are sampled."""
     end, table = start + len(token_ids), list(block_table)
     batch.token_ids.extend(token_ids)
     batch.positions.extend(range(start, end))
@@ -103,8 +160,8 @@ def pack_tokens(
     batch.query_start_loc.append(len(batch.token_ids))
     batch.seq_lens.append(end)
     batch.block_tables.append(table)
-    batch.logits_indices.extend(range(len(batch.token_ids) - num_rows, len(batch.token_ids)))
-    batch.rows.extend(row._replace(position=position) for position in range(end - num_rows + 1, end + 1))
+    batch.logits_indices.extend(range(len(batch.token_ids) - len(rows), len(batch.token_ids)))
+    batch.rows.extend(rows)
     batch.row_start_loc.append(len(batch.rows))
 
 
@@ -113,17 +170,31 @@ def unpack(batch: Batch, sampled: list[int]) -> list[list[int]]:
     return [sampled[start:end] for start, end in pairwise(batch.row_start_loc)]
 
 
-def advance(chunks: SequenceOf[Chunk], new_tokens: list[list[int]]) -> None:
+def advance(
+    chunks: SequenceOf[Chunk], new_tokens: list[list[int]], measured: SequenceOf[Measured] | None = None
+) -> None:
     """Move every sequence past what was computed; whoever reached its end gains tokens, up to one that ends it."""
-    for chunk, token_ids in zip(chunks, new_tokens, strict=True):
+    measured = measured or [Measured()] * len(chunks)
+    for chunk, token_ids, scores in zip(chunks, new_tokens, measured, strict=True):
         seq = chunk.seq
         num_tokens = len(seq.tokens)
         for token_id in token_ids:
             if seq.finished:
                 break
             if token_id == NO_TOKEN:
-                seq.fail(f"the model's logits are NaN at position {len(seq.tokens) - 1}")
+                seq.fail(silence(seq))
             else:
                 seq.append(token_id)
+        num_gained = len(seq.tokens) - num_tokens
+        seq.prompt_scores += scores.prompt
+        seq.scores += scores.gained[:num_gained]
         # of new tokens all but the newest were drafts, and have their keys already
-        seq.num_computed_tokens += chunk.num_tokens + max(0, len(seq.tokens) - num_tokens - 1)
+        seq.num_computed_tokens += chunk.num_tokens + max(0, num_gained - 1)
+
+
+def silence(seq: Sequence) -> str:
+    """Why no token came."""
+    where = f"at position {len(seq.tokens) - 1}"
+    if seq.grammar:
+        return f"the model's logits are NaN, or its grammar leaves nothing to say, {where}"
+    return f"the model's logits are NaN {where}"

@@ -54,9 +54,9 @@ class PrefixBlockManager(BlockManager):
         return self.reserve(seq, seq.num_pending)
 
     def find(self, seq: Sequence) -> list[int]:
-        """The blocks of seq's longest known beginning that leaves a token to run."""
+        """The blocks of seq's longest known beginning that leaves a token to run, and a prompt to be scored."""
         known: list[int] = []
-        for i in range((len(seq.tokens) - 1) // self.block_size):
+        for i in range(seq.num_adoptable // self.block_size):
             if (block := self.block_of.get(self.name(seq, i))) is None:
                 break
             known.append(block)

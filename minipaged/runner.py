@@ -21,6 +21,7 @@ from torch import Tensor
 
 from .batch import Batch
 from .config import EngineConfig
+from .detokenizer import Detokenizer
 from .input_batch import to_device
 from .kv_cache import KVCache
 from .models.config import ModelConfig, read_json, read_model_config, read_token_ids
@@ -29,9 +30,10 @@ from .models.hub import resolve_model
 from .models.weights import fill_with_noise, load_weights
 from .ops import choose_ops, use_interpreter
 from .progress import say
+from .structured import Grammars
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerFast
 
 CPU_KV_BYTES = 2 << 30  # of a CPU's memory, unless num_blocks says more: 46,000 tokens of the default model
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
@@ -42,7 +44,9 @@ class ModelRunner:
         self.config, self.model, self.model_config = config, model, model.config
         self.vocab_size = model.config.vocab_size
         self.eos_token_ids: frozenset[int] = frozenset()
-        self.tokenizer: PreTrainedTokenizerBase | None = None
+        self.tokenizer: PreTrainedTokenizerFast | None = None
+        self.decode = Detokenizer(None)  # "" until there is a tokenizer
+        self.grammars = Grammars(None, self.vocab_size, self.eos_token_ids)
         self.device, self.dtype = torch.device(config.device), getattr(torch, config.dtype)
         self.draft: ModelRunner | None = None  # a smaller model that guesses for this one (level 05)
         self.own_forward_s = 0.0
@@ -80,14 +84,10 @@ class ModelRunner:
             torch.cuda.synchronize(self.device)
         return time.perf_counter()
 
-    def decode(self, token_ids: list[int]) -> str:
-        """As text, without special tokens; "" if the model came without a tokenizer."""
-        return "" if self.tokenizer is None else str(self.tokenizer.decode(token_ids, skip_special_tokens=True))
-
     def run_one(self, num_tokens: int) -> None:
         """A step of one made-up sequence in memory of its own; it does not count as time in the model."""
         one, spent = list(range(num_tokens)), self.own_forward_s
-        batch = Batch([0] * num_tokens, one, one, [0, num_tokens], [num_tokens], [[0]], one[-1:], [0, 1], [])
+        batch = Batch([0] * num_tokens, one, one, [0, num_tokens], [num_tokens], [[0]], one[-1:], [0, 1], [], [])
         self(batch, self.new_kv_cache(num_blocks=1, block_size=num_tokens))
         self.own_forward_s = spent
 
@@ -106,7 +106,9 @@ def load_model(config: EngineConfig) -> ModelRunner:
             load_draft(config, runner)
         runner.config = runner.resolve(config)
         runner.tokenizer = tokenizer.result()
+        runner.decode = Detokenizer(None if runner.tokenizer is None else runner.tokenizer.backend_tokenizer)
     runner.eos_token_ids = find_eos_token_ids(runner, folder)
+    runner.grammars = Grammars(runner.decode.tokenizer, runner.vocab_size, runner.eos_token_ids)
     return runner
 
 
@@ -218,8 +220,8 @@ def free_cuda_bytes(runner: ModelRunner, config: EngineConfig) -> int:
     return int(total * config.gpu_memory_utilization) - peak - others
 
 
-def load_tokenizer(folder: Path) -> "PreTrainedTokenizerBase | None":
-    """None if the folder has none."""
+def load_tokenizer(folder: Path) -> "PreTrainedTokenizerFast | None":
+    """None if the folder has none. Raises ValueError for one that is not made of tokenizers' parts."""
     if not any((folder / name).exists() for name in TOKENIZER_FILES):
         return None
     from transformers import AutoTokenizer, PreTrainedTokenizerFast  # late: a second that tiny models save
@@ -228,7 +230,11 @@ def load_tokenizer(folder: Path) -> "PreTrainedTokenizerBase | None":
     described = read_json(path).get("tokenizer_class") if path.exists() else None
     # what AutoTokenizer would find too, 1 s later
     known = PreTrainedTokenizerFast if described == "PreTrainedTokenizerFast" else AutoTokenizer
-    tokenizer: PreTrainedTokenizerBase = known.from_pretrained(folder)
+    tokenizer = known.from_pretrained(folder)
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
+        raise ValueError(
+            f"{folder}: a {type(tokenizer).__name__} cannot decode step by step, no fast tokenizer is there"
+        )
     return tokenizer
 
 

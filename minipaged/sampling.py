@@ -1,6 +1,6 @@
 """A row of logits becomes one token: the likeliest, or a draw that depends on nothing but (seed, position).
 
-    logits -> divided by temperature -> softmax -> probabilities p        float32
+    logits -> processors.py -> divided by temperature -> softmax -> probabilities p        float32
     min_p   drop what is less likely than min_p times the likeliest
     top_k   keep the k likeliest
     top_p   of what is left, keep the fewest that have top_p of its mass
@@ -11,12 +11,13 @@
 
 Of equally likely tokens the smaller id is kept first. Running sums are float64. Invariant: a row's token does not
 depend on the other rows, so a request draws the same alone and in company. A row with a NaN gives NO_TOKEN. Order and
-meaning are vLLM's (contract, policy 10). Penalties and logprobs come later. (From level 01.)"""
+meaning are vLLM's; what the model itself thought of a token is in `logprobs.py`. (From level 01.)"""
 
 import torch
 from torch import Tensor
 
 from .batch import NO_TOKEN, Row
+from .processors import process
 from .sampling_params import SamplingParams
 
 MASK = 2**64 - 1
@@ -24,9 +25,12 @@ NUM_CANDIDATES = 1024  # enough for top_p nearly always, and far cheaper than so
 
 
 def sample(logits: Tensor, rows: list[Row]) -> list[int]:
-    """One token id for each row of float32 logits [R, V]; greedy rows cost neither softmax nor sort."""
-    if not rows:
-        return []
+    """One token id for each row, from float32 logits [R + Q, V]: from R on nothing is drawn."""
+    return choose_tokens(process(logits[: len(rows)], rows), rows) if rows else []
+
+
+def choose_tokens(logits: Tensor, rows: list[Row]) -> list[int]:
+    """[R, V], processed -> R tokens; greedy rows cost neither softmax nor sort."""
     tokens = likeliest(logits)
     if random := [i for i, row in enumerate(rows) if not row.params.greedy]:
         tokens[random], _ = draw(logits[random], [rows[i] for i in random])
@@ -37,7 +41,7 @@ def sample(logits: Tensor, rows: list[Row]) -> list[int]:
 def likeliest(logits: Tensor) -> Tensor:
     """[N, V] -> [N]"""
     best, tokens = logits.max(dim=-1)  # a NaN is the maximum of its row
-    return tokens.masked_fill(best.isnan(), NO_TOKEN)
+    return tokens.masked_fill(best.isnan() | (best == -torch.inf), NO_TOKEN)
 
 
 def draw(logits: Tensor, rows: list[Row]) -> tuple[Tensor, Tensor]:

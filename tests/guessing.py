@@ -17,7 +17,8 @@ from levels import load
 from minipaged.batch import NO_TOKEN
 
 from .drafters import DRAFTERS, Scripted, drafting_with, right
-from .fake_model import FakeModel, answers_alone
+from .fake_model import FakeModel, answers_alone, spoken_text
+from .plain import check_scores
 from .worlds import NAMES, UNLUCKY, new_model, random_config, random_visit
 
 
@@ -60,7 +61,7 @@ class Life:
         self.model, self.rng = new_model(), rng
         self.engine = load(level).Engine(config, self.model)
         self.kind = rng.choice(sorted(BESTIARY))
-        self.due, self.wishes, self.num_choices = {}, {}, {}
+        self.due, self.wishes, self.params = {}, {}, {}
         self.engine.drafter = BESTIARY[self.kind](
             self.engine, lambda seq: self.due[seq.request_id][seq.choice].token_ids
         )
@@ -75,7 +76,7 @@ class Life:
             self.engine.add_request(visit.prompt, params, name, priority=visit.priority)
         except ValueError:
             return
-        self.num_choices[name] = params.n
+        self.params[name] = params
         allowed = self.engine.config.num_speculative_tokens
         self.wishes[name] = params.n * (allowed if wish is None else min(wish, allowed))
         self.due[name] = answers_alone(self.model, visit.prompt, params, self.engine.config.max_model_len)
@@ -102,7 +103,7 @@ class Life:
         ran = sum(record.num_scheduled_tokens.values())
         assert ran <= self.engine.config.max_num_batched_tokens, "drafts are in the budget"
         for name, num_tokens in record.num_scheduled_tokens.items():
-            longest = self.engine.config.max_chunk_len * self.num_choices[name]
+            longest = self.engine.config.max_chunk_len * self.params[name].n
             assert num_tokens <= longest, "and in the threshold"
         for name, num_drafts in record.draft_tokens.items():
             assert 0 < num_drafts <= self.wishes[name], "no more drafts than engine and request allow"
@@ -112,6 +113,7 @@ class Life:
         assert self.kind != "none" or not record.draft_tokens
 
     def hear(self, output):
+        check_scores(self.model, self.params[output.request_id], output)
         num_slots = self.engine.config.num_blocks * self.engine.config.block_size
         for answer, said in zip(self.due[output.request_id], output.outputs, strict=True):
             n = len(said.token_ids)
@@ -120,6 +122,8 @@ class Life:
             is_full = len(output.prompt_token_ids) + n == num_slots + 1 and said.finish_reason == "length"
             expected = (answer.token_ids, answer.finish_reason, answer.stop_reason)
             assert said.finish_reason is None or is_full or end == expected
+            text = spoken_text(answer, n, self.params[output.request_id], said.finish_reason)
+            assert said.text == text, "the text is what may be shown of it"
         if output.finished:
             del self.due[output.request_id]
 

@@ -12,6 +12,7 @@ from levels import load
 from minipaged.config import EngineConfig
 
 from .fake_model import answers_alone
+from .plain import check_scores
 from .policies import LEDGERS
 from .worlds import NAMES, Visit, new_model, random_config, random_visit
 
@@ -45,6 +46,8 @@ class Pair:
         assert len(new) == is_busy, "one record a step, none for a step with nothing to do"
         for record in new:
             self.ledger.step(record, outputs)
+        for output in outputs:
+            check_scores(self.model, self.ledger.choices[output.request_id][0].visit.params, output)
         self.check()
 
     def check(self) -> None:

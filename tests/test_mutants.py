@@ -1,7 +1,7 @@
 """A test that no wrong engine fails proves nothing: each of these small wrong edits must be caught.
 
     tests/mutants/*.toml    file, judge; then for each mutant the fault it stands for, the old text and the new
-    judge                   the machine of a block manager, the storms of a level, the chances of words, or one test
+    judge                   the machine of a block manager, the storms of a level, the chances of words, or a test
 
 An edit is made in memory: the rooms that hold no tensor are imported anew, one of them with other text, and the judges
 with them. The same judges pass the code as it is, or catching would mean nothing."""
@@ -21,13 +21,14 @@ from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 ROOT = Path(__file__).parent.parent
-DOWNSTAIRS = {"attention", "input_batch", "kernels", "kv_cache", "models", "runner", "sampling"}
+DOWNSTAIRS = {"attention", "input_batch", "kernels", "kv_cache", "models", "runner"}
 BROKEN_PROMISES = (AssertionError, RuntimeError, LookupError, ValueError, pytest.fail.Exception)
 QUICK = settings(max_examples=60, stateful_step_count=20, phases=[Phase.generate], report_multiple_bugs=False)
 MACHINES = {"blocks": "BlockManagerMachine", "prefix": "PrefixCacheMachine"}
 NUM_STORMS = {"01": 100, "02": 100, "03": 250, "05": 150}
 TESTS = {"twins": "test_a_duplicate_is_given_up_for_the_block_named_first_or_its_tail_would_outlive_the_head"}
-JUDGES = [*MACHINES, *NUM_STORMS, *TESTS, "chances"]
+ROOMS = {"chances": "chances", "stop strings": "stopping", "structured": "grammars"}  # with a `judge` of their own
+JUDGES = [*MACHINES, *NUM_STORMS, *TESTS, *ROOMS]
 
 
 class Mutant(NamedTuple):
@@ -102,8 +103,8 @@ def load_judge(name):
         return lambda: [run_state_machine_as_test(machine, settings=QUICK)]
     if name in TESTS:
         return getattr(importlib.import_module("tests.test_prefix"), TESTS[name])
-    if name == "chances":
-        return importlib.import_module("tests.chances").judge
+    if name in ROOMS:
+        return importlib.import_module(f"tests.{ROOMS[name]}").judge
     room, storm_name = ("guessing", "guess_storm") if name == "05" else ("pair", "storm")
     storm = getattr(importlib.import_module(f"tests.{room}"), storm_name)
     return lambda: [storm(int(name), seed) for seed in range(NUM_STORMS[name])]

@@ -6,9 +6,9 @@ from minipaged.outputs import report
 from minipaged.sampling_params import SamplingParams
 from minipaged.sequence import Sequence
 
+from .fake_model import letters as make_letters
 
-def letters(token_ids):
-    return "".join(chr(96 + token_id) for token_id in token_ids)
+letters = make_letters(27)
 
 
 def sequence():
@@ -27,7 +27,7 @@ def test_outputs_are_cumulative_copies():
     assert (second.outputs[0].index, second.num_preemptions, second.num_cached_tokens) == (0, 0, 0)
 
 
-@pytest.mark.parametrize(("last", "text", "reason"), [(26, "ab", "stop"), (4, "ab", "stop"), (3, "abc", None)])
+@pytest.mark.parametrize(("last", "text", "reason"), [(26, "bc", "stop"), (4, "bc", "stop"), (3, "bcd", None)])
 def test_the_token_that_stopped_it_is_in_token_ids_and_not_in_text(last, text, reason):
     seq = sequence()
     for token in (1, 2, last):
@@ -77,7 +77,7 @@ def test_a_request_found_what_its_first_choice_found_and_gave_way_as_often_as_al
 
 def test_text_is_decoded_when_somebody_reads_it():
     decoded = []
-    (said,) = report([sequence()], lambda token_ids: decoded.append(token_ids) or "").outputs
+    (said,) = report([sequence()], lambda token_ids, *options, **more: decoded.append(token_ids) or "").outputs
     assert decoded == []
     assert said.text == said.text == ""
     assert decoded == [[]]

@@ -1,13 +1,14 @@
 """Small worlds, so that collisions are common: few blocks, few words, little budget, few names.
 
 Four words make echoes and equal beginnings likely; pools of a few blocks make every second step a fight for memory.
-EOS is a set of two, and one word is unlucky: the model answers it with NaN. Some want several answers. Everything is
-drawn from a Random: a seeded one makes thousands of cases quickly, hypothesis's own makes fewer and shrinks what
+EOS is a set of two, and one word is unlucky: the model answers it with NaN. Some want several answers, some wait for
+stop strings, some have wishes that change what is said, some ask what the model thought of it. Everything is drawn from
+a Random: a seeded one makes thousands of cases quickly, hypothesis's own makes fewer and shrinks what
 fails."""
 
 from dataclasses import replace
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from minipaged.config import EngineConfig
 from minipaged.sampling_params import SamplingParams
@@ -38,10 +39,37 @@ WISHES = [
     for ignore_eos, stops in [(True, ()), (True, (3,)), (False, ()), (False, (5, 7))]
 ]
 
+TASTES = [  # strong enough to overrule the fake model now and then
+    {},
+    {"frequency_penalty": 2.0, "presence_penalty": 0.5},
+    {"repetition_penalty": 4.0, "presence_penalty": 1.5},
+    {"repetition_penalty": 0.5, "frequency_penalty": -1.0},
+    {"logit_bias": {3: 6.5, 4: 2.0, 2: -1.5}},
+    {"allowed_token_ids": (2, 3, 4, 5)},
+    {"min_tokens": 4},
+    {"min_tokens": 6, "frequency_penalty": 2.0},
+]
+QUESTIONS = [{}, {"logprobs": 0}, {"logprobs": 2}, {"prompt_logprobs": 1}, {"logprobs": -1, "prompt_logprobs": 3}]
+
+
+def random_taste(rng: Random, max_tokens: int | None) -> dict[str, Any]:
+    """Half of all have none."""
+    taste = dict(rng.choice(TASTES if rng.random() < 0.5 else [{}])) | (
+        rng.choice(QUESTIONS) if rng.random() < 0.3 else {}
+    )
+    if "min_tokens" in taste and max_tokens:
+        taste["min_tokens"] = min(taste["min_tokens"], max_tokens)
+    return taste
+
+
+STOPS = [(), (), (), (), ("dc",), ("cd", "e"), ("ccd", "dcc", "cc"), ("fed", "dddd")]  # in letters: 2 is c
+
 
 def random_visit(rng: Random) -> Visit:
     start, length = rng.randint(0, 5), rng.choice([1, 2, 3, 4, 6, 8, 10, 11])
-    params = replace(rng.choice(WISHES), n=rng.choice([1, 1, 1, 2, 3]))
+    stops = {"stop": rng.choice(STOPS), "include_stop_str_in_output": rng.choice([False, True])}
+    params = replace(rng.choice(WISHES), n=rng.choice([1, 1, 1, 2, 3]), **stops)
+    params = replace(params, **random_taste(rng, params.max_tokens))
     return Visit(list(TEXT[start : start + length]), params, priority=rng.randint(0, 2))
 
 

@@ -11,6 +11,7 @@ done. What this level says, all later ones must say."""
 from minipaged.batch import Chunk, advance, pack, unpack
 from minipaged.config import EngineConfig
 from minipaged.desk import FrontDesk
+from minipaged.logprobs import measure
 from minipaged.outputs import RequestOutput
 from minipaged.runner import ModelRunner, load_model
 from minipaged.sampling import sample
@@ -46,8 +47,9 @@ class Engine:
             self.seat()
         chunks = [Chunk(seq, seq.num_pending) for seq in self.batch if not seq.finished]
         batch = pack(chunks, self.config.max_model_len)
-        tokens = unpack(batch, sample(self.model(batch, self.kv_cache), batch.rows))
-        advance(chunks, tokens)
+        logits = self.model(batch, self.kv_cache)
+        tokens = unpack(batch, sample(logits, batch.rows))
+        advance(chunks, tokens, measure(batch, logits, tokens))
         return self.close(chunks, tokens)
 
     def seat(self) -> None:

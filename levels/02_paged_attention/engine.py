@@ -13,6 +13,7 @@ from minipaged.batch import Plan, advance, pack, unpack
 from minipaged.blocks import BlockManager
 from minipaged.config import EngineConfig
 from minipaged.desk import FrontDesk
+from minipaged.logprobs import measure
 from minipaged.outputs import RequestOutput
 from minipaged.runner import ModelRunner, load_model
 from minipaged.sampling import sample
@@ -46,6 +47,7 @@ class Engine(EngineBase):
     def step(self) -> list[RequestOutput]:
         plan = self.scheduler.schedule()
         batch = pack(plan.chunks, self.config.block_size)
-        tokens = unpack(batch, sample(self.model(batch, self.kv_cache), batch.rows))
-        advance(plan.chunks, tokens)
+        logits = self.model(batch, self.kv_cache)
+        tokens = unpack(batch, sample(logits, batch.rows))
+        advance(plan.chunks, tokens, measure(batch, logits, tokens))
         return self.retire(plan.chunks, tokens)

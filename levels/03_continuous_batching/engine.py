@@ -15,6 +15,7 @@ from minipaged.batch import Plan, advance, pack, unpack
 from minipaged.blocks import BlockManager
 from minipaged.config import EngineConfig
 from minipaged.desk import FrontDesk
+from minipaged.logprobs import measure
 from minipaged.outputs import RequestOutput
 from minipaged.runner import ModelRunner, load_model
 from minipaged.sampling import sample
@@ -40,13 +41,16 @@ class Engine(EngineBase):
         config.check_level(3)
         self.model = model or load_model(config)
         config = self.model.resolve(config)
-        desk = FrontDesk(config, self.model.vocab_size, self.model.eos_token_ids, self.model.decode)
+        desk = FrontDesk(
+            config, self.model.vocab_size, self.model.eos_token_ids, self.model.decode, self.model.grammars
+        )
         super().__init__(desk, Scheduler(config, BlockManager(config.num_blocks, config.block_size)))
         self.kv_cache = self.model.new_kv_cache(config.num_blocks, config.block_size)
 
     def step(self) -> list[RequestOutput]:
         plan = self.scheduler.schedule()
         batch = pack(plan.chunks, self.config.block_size)
-        tokens = unpack(batch, sample(self.model(batch, self.kv_cache), batch.rows))
-        advance(plan.chunks, tokens)
+        logits = self.model(batch, self.kv_cache)
+        tokens = unpack(batch, sample(logits, batch.rows))
+        advance(plan.chunks, tokens, measure(batch, logits, tokens))
         return self.retire(plan.chunks, tokens)

@@ -12,6 +12,7 @@ from minipaged.base import EngineBase
 from minipaged.batch import advance, pack, unpack
 from minipaged.config import EngineConfig
 from minipaged.desk import FrontDesk
+from minipaged.logprobs import measure
 from minipaged.outputs import RequestOutput
 from minipaged.prefix import make_block_manager
 from minipaged.runner import ModelRunner, load_model
@@ -26,13 +27,16 @@ class Engine(EngineBase):
         config.check_level(4)
         self.model = model or load_model(config)
         config = self.model.resolve(config)
-        desk = FrontDesk(config, self.model.vocab_size, self.model.eos_token_ids, self.model.decode)
+        desk = FrontDesk(
+            config, self.model.vocab_size, self.model.eos_token_ids, self.model.decode, self.model.grammars
+        )
         super().__init__(desk, Scheduler(config, make_block_manager(config)))
         self.kv_cache = self.model.new_kv_cache(config.num_blocks, config.block_size)
 
     def step(self) -> list[RequestOutput]:
         plan = self.scheduler.schedule()
         batch = pack(plan.chunks, self.config.block_size)
-        tokens = unpack(batch, sample(self.model(batch, self.kv_cache), batch.rows))
-        advance(plan.chunks, tokens)
+        logits = self.model(batch, self.kv_cache)
+        tokens = unpack(batch, sample(logits, batch.rows))
+        advance(plan.chunks, tokens, measure(batch, logits, tokens))
         return self.retire(plan.chunks, tokens)

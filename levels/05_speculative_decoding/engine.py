@@ -13,6 +13,7 @@ from minipaged.base import EngineBase
 from minipaged.batch import advance, pack
 from minipaged.config import EngineConfig
 from minipaged.desk import FrontDesk
+from minipaged.logprobs import measure
 from minipaged.outputs import RequestOutput
 from minipaged.prefix import make_block_manager
 from minipaged.runner import ModelRunner, load_model
@@ -28,7 +29,9 @@ class Engine(EngineBase):
         config.check_level(5)
         self.model = model or load_model(config)
         config = self.model.resolve(config)
-        desk = FrontDesk(config, self.model.vocab_size, self.model.eos_token_ids, self.model.decode)
+        desk = FrontDesk(
+            config, self.model.vocab_size, self.model.eos_token_ids, self.model.decode, self.model.grammars
+        )
         super().__init__(desk, Scheduler(config, make_block_manager(config)))
         self.kv_cache = self.model.new_kv_cache(config.num_blocks, config.block_size)
         self.drafter = make_drafter(config, self.model)
@@ -37,7 +40,8 @@ class Engine(EngineBase):
         plan = self.scheduler.schedule()
         guesses = speculate(plan, self.drafter, self.blocks)
         batch = pack(plan.chunks, self.config.block_size)
-        tokens = verify(batch, self.model(batch, self.kv_cache), guesses)
-        advance(plan.chunks, tokens)
+        logits = self.model(batch, self.kv_cache)
+        tokens = verify(batch, logits, guesses)
+        advance(plan.chunks, tokens, measure(batch, logits, tokens))
         self.drafter.length.learn(plan.chunks, tokens)
         return self.retire(plan.chunks, tokens)

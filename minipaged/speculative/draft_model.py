@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ..batch import NO_TOKEN, Batch, Chunk, Row, pack, pack_tokens
+from ..batch import NO_TOKEN, Batch, Chunk, Row, pack, pack_tokens, row_after
+from ..processors import process
 from ..runner import ModelRunner
 from ..sampling import draw, likeliest
 from ..sequence import Sequence
@@ -41,7 +42,7 @@ class Ahead:
     @property
     def row(self) -> Row:
         """Of the token to draw next."""
-        return Row(self.seq.params, self.seq.seed, len(self.seq.tokens) + len(self.token_ids))
+        return row_after(self.seq, tuple(self.token_ids))
 
     @property
     def is_done(self) -> bool:
@@ -79,21 +80,21 @@ class DraftModel(Drafter):
 
     def pack_newest(self, runs: SequenceOf[Ahead]) -> Batch:
         """Everybody's newest draft; whoever is done has no row."""
-        batch = Batch([], [], [], [0], [], [], [], [0], [])
+        batch = Batch.empty()
         for run in runs:
             position = len(run.seq.tokens) + len(run.token_ids) - 1
-            table, num_rows = run.seq.block_table, int(not run.is_done)
-            pack_tokens(batch, run.token_ids[-1:], position, table, self.block_size, run.row, num_rows)
+            rows = [] if run.is_done else [run.row]
+            pack_tokens(batch, run.token_ids[-1:], position, run.seq.block_table, self.block_size, rows)
         return batch
 
 
 def speak(runs: list[Ahead], logits: Tensor) -> list[Ahead]:
     """One token more for each, from logits [N, V]; returns whoever did (a row of NaN says nothing)."""
+    rows = [run.row._replace(seed=run.seq.seed ^ DRAFT) for run in runs]
+    logits = process(logits, rows)
     tokens = likeliest(logits)
-    random = [i for i, run in enumerate(runs) if not run.seq.params.greedy]
-    tokens[random], weights = draw(
-        logits[random], [runs[i].row._replace(seed=runs[i].seq.seed ^ DRAFT) for i in random]
-    )
+    random = [i for i, row in enumerate(rows) if not row.params.greedy]
+    tokens[random], weights = draw(logits[random], [rows[i] for i in random])
     for i, probs in zip(random, weights / weights.sum(-1, keepdim=True), strict=True):
         runs[i].probs.append(probs)
     able = [(run, token) for run, token in zip(runs, tokens.tolist(), strict=True) if token != NO_TOKEN]

@@ -11,7 +11,7 @@ from max(p - q, 0), made to sum to 1. Either way the word's distribution is p, e
 A.1): below, area q is what is guessed, the overlap what is kept, and what p has beyond q is what is drawn instead.
 
     p    |######|###|##|#
-    q    |###|#########|#        p and q are what is drawn from: after temperature, top_k, top_p, min_p
+    q    |###|#########|#        p and q are what is drawn from: after penalties, temperature, top_k, top_p, min_p
 
 Invariant: a token that was not kept leaves nothing behind: it was never published, its slot is written again before it
 is read, and it is counted as drafted only. (From level 05.)"""
@@ -20,15 +20,17 @@ import torch
 from torch import Tensor
 
 from ..batch import Batch, Row, unpack
-from ..sampling import column, distribution, pick, sample, uniform
+from ..processors import process
+from ..sampling import choose_tokens, column, distribution, pick, uniform
 from .drafter import Guess
 
 ACCEPT, RESIDUAL = 0x3C6EF372FE94F82B, 0x1F83D9ABFB41BD6B  # streams of random numbers that depend on no other draw
 
 
 def verify(batch: Batch, logits: Tensor, guesses: list[Guess]) -> list[list[int]]:
-    """The tokens that each chunk gains, from float32 logits [R, V]; the last is never a guess."""
-    said = sample(logits, batch.rows)
+    """The tokens that each chunk gains, from float32 logits [R + Q, V]; the last is never a guess."""
+    logits = process(logits[: len(batch.rows)], batch.rows)
+    said = choose_tokens(logits, batch.rows)
     judge(batch, logits, guesses, said)
     kept = []
     for guess, tokens in zip(guesses, unpack(batch, said), strict=True):
@@ -39,7 +41,9 @@ def verify(batch: Batch, logits: Tensor, guesses: list[Guess]) -> list[list[int]
 
 
 def judge(batch: Batch, logits: Tensor, guesses: list[Guess], said: list[int]) -> None:
-    """Where a guess was drawn from a distribution, replace what was said by it or by its replacement."""
+    """Where a guess was drawn from a distribution, replace what was said by it or by its replacement.
+
+    logits [R, V] are processed: drafts before a draft's row count as said."""
     starts = batch.row_start_loc[:-1]
     drawn = [(start, guess) for start, guess in zip(starts, guesses, strict=True) if guess.probs is not None]
     index = [start + i for start, guess in drawn for i in range(len(guess.token_ids))]
