@@ -3,8 +3,8 @@
     python -m benchmarks.sampling [--rows N] [--context N] [--json FILE]
 
     forward     one decode step of the default model in float32, every sequence with `context` tokens of keys
-    mixed       the wishes of WISHES, one row after the other: half greedy or plain, half cut, penalised or biased
-    greedy      an argmax, and nothing else
+    mixed       the wishes of WISHES, one row after the other
+    greedy      an argmax, and nothing else; the other lines are all rows with one kind of wishes
 
 Expected: mixed below a tenth of the forward, greedy below a hundredth. Each figure is the best of several windows, all
 of one run, so a busy machine slows all of them."""
@@ -42,7 +42,7 @@ WISHES: dict[str, dict[str, Any]] = {
 
 
 def decoding(kinds: list[str], context: int, block_size: int, vocab_size: int) -> Batch:
-    """For each kind a sequence of `context` tokens, a quarter of them its prompt, with the keys of all but the newest."""
+    """For each kind a sequence of `context` tokens, a quarter of them its prompt, all but the newest computed."""
     rng, chunks = Random(0), []
     num_blocks = -(-context // block_size)
     for i, kind in enumerate(kinds):

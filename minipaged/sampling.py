@@ -31,9 +31,11 @@ BLOCK = 128  # weights that are summed at once
 
 
 def sample(logits: Tensor, rows: list[Row]) -> list[int]:
-    """One token id for each row, from float32 logits [R + Q, V]: from R on nothing is drawn; greedy rows cost no sort."""
-    parts = [(rows[start : start + NUM_ROWS], logits[start:]) for start in range(0, len(rows), NUM_ROWS)]
-    tokens = [choose_tokens(process(few_logits[: len(few)], few), few) for few, few_logits in parts]
+    """One token id for each row, from float32 logits [R + Q, V]: from R on nothing is drawn.
+
+    A few rows at a time; those of greedy requests cost neither softmax nor sort."""
+    parts = [slice(start, min(start + NUM_ROWS, len(rows))) for start in range(0, len(rows), NUM_ROWS)]
+    tokens = [choose_tokens(process(logits[part], rows[part]), rows[part]) for part in parts]
     result: list[int] = torch.cat(tokens).tolist() if tokens else []
     return result
 
