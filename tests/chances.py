@@ -21,6 +21,7 @@ from minipaged.speculative.verify import choose
 
 from .drafters import drafting_with
 from .fake_model import FakeModel, extend
+from .plain import processed
 
 NUM_DRAWS = 20_000
 PROMPT = [2, 3]
@@ -58,7 +59,9 @@ def law(params):
     """The chance of every answer of three words."""
     dice, chances = Dice(), {(): 1.0}
     for _ in range(3):
-        rows = torch.tensor([dice.logits([*PROMPT, *said]) for said in chances])
+        rows = torch.tensor(
+            [processed(dice.logits([*PROMPT, *said]), params, PROMPT, said, dice.eos_token_ids) for said in chances]
+        )
         weights = distribution(rows, [params] * len(rows)).double()
         weights /= weights.sum(-1, keepdim=True)
         before = list(chances.items())

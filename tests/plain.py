@@ -2,14 +2,20 @@
 
     processed(row, params, prompt, output, ends)    what is left of a row of logits before temperature
     check_scores(model, params, output)             the logprobs of an output, held against the model's own rows
+    judge()                                         a few hundred rows with all kinds of wishes, in company
 
 Written from vLLM's documentation, and without a line of thought in common with the code under test."""
 
 import math
+from random import Random
 
 import pytest
+import torch
 
+from minipaged.batch import row_after
+from minipaged.processors import process
 from minipaged.sampling_params import SamplingParams
+from minipaged.sequence import Sequence
 
 TOLERANCE = 1e-4
 
@@ -74,3 +80,38 @@ def check_entry(logprobs, token_id, k, entry):
     for other, (logprob, rank) in ((other, (one.logprob, one.rank)) for other, one in entry.items()):
         assert logprob == pytest.approx(logprobs[other], abs=TOLERANCE)
         assert rank == 1 + sum(x > logprobs[other] for x in logprobs)
+
+
+def random_wishes(rng, vocab_size):
+    """Any number of them at once."""
+    token_ids = range(vocab_size)
+    wishes = {
+        "presence_penalty": rng.choice([-2, 0.5, 2]),
+        "frequency_penalty": rng.choice([-0.5, 0.25, 2]),
+        "repetition_penalty": rng.choice([0.5, 1.5, 4]),
+        "logit_bias": {rng.choice(token_ids): rng.choice([-100, -1.5, 3, 200]) for _ in range(3)},
+        "allowed_token_ids": rng.choices(token_ids, k=5),
+        "min_tokens": rng.randint(0, 8),
+        "stop_token_ids": rng.choices(token_ids, k=2),
+    }
+    return {name: wish for name, wish in wishes.items() if rng.random() < 0.4}
+
+
+def check_wishes(seed, num_rows=5, vocab_size=12):
+    """Rows with all kinds of wishes are processed together as each would be alone; the model's own stay as they are."""
+    rng, rows, expected, ends = Random(seed), [], [], frozenset({0, 5})
+    logits = 3 * torch.randn(num_rows, vocab_size, generator=torch.Generator().manual_seed(seed))
+    before = logits.clone()
+    for x in logits.tolist():
+        prompt, output, drafts = ([rng.randrange(vocab_size) for _ in range(rng.randint(0, 8))] for _ in range(3))
+        seq = Sequence("x", [1, *prompt], SamplingParams(**random_wishes(rng, vocab_size)), 99, ends)
+        seq.tokens += output
+        rows.append(row_after(seq, tuple(drafts)))
+        expected.append(processed(x, seq.params, [1, *prompt], [*output, *drafts], ends))
+    torch.testing.assert_close(process(logits, rows), torch.tensor(expected))
+    assert torch.equal(logits, before)
+
+
+def judge():
+    for seed in range(100):
+        check_wishes(seed)

@@ -164,3 +164,29 @@ def test_only_news_is_reported_and_only_to_those_still_here():
     del desk.live["gone"]
     assert [output.request_id for output in desk.report([quiet, loud, gone])] == ["loud"]
     assert desk.report([quiet, loud, gone]) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"logit_bias": {"64": 1}}, r"^logit_bias token id must be a whole number in \[0, 63\], not 64$"),
+        ({"logit_bias": {3: 1, 10**9: 1}}, r"^logit_bias token id .* not 1000000000$"),
+        ({"allowed_token_ids": [3, 64]}, r"^allowed_token_ids token id must be a whole number in \[0, 63\], not 64$"),
+        ({"stop_token_ids": [64]}, r"^stop_token_ids token id must be a whole number in \[0, 63\], not 64$"),
+        ({"logprobs": 65}, r"^logprobs must be a whole number in \[-1, 64\], not 65$"),
+        ({"prompt_logprobs": 65}, r"^prompt_logprobs must be a whole number in \[-1, 64\], not 65$"),
+        ({"min_tokens": 1, "allowed_token_ids": [0, 7], "stop_token_ids": [7]}, "^min_tokens 1 holds back all of"),
+    ],
+)
+def test_params_that_name_tokens_there_are_not_are_refused_with_the_vocabulary(fields, message):
+    desk = open_desk()
+    with pytest.raises(ValueError, match=message):
+        desk.open([5], SamplingParams(**fields))
+    assert not desk.live
+
+
+def test_params_may_name_every_token_there_is():
+    fields = {"stop_token_ids": range(64), "allowed_token_ids": range(64), "logit_bias": dict.fromkeys(range(64), 1)}
+    open_desk().open([5], SamplingParams(**fields, logprobs=64, prompt_logprobs=-1))
+    open_desk().open([5], SamplingParams(allowed_token_ids=[0]))
+    open_desk().open([5], SamplingParams(allowed_token_ids=[0, 1], min_tokens=3))

@@ -1,7 +1,8 @@
 """A test that no wrong engine fails proves nothing: each of these small wrong edits must be caught.
 
     tests/mutants/*.toml    file, judge; then for each mutant the fault it stands for, the old text and the new
-    judge                   the machine of a block manager, the storms of a level, the chances of words, or a test
+    judge                   the machine of a block manager, the storms of a level, the chances of words, what is meant
+                            in plain Python, or one test
 
 An edit is made in memory: the rooms that hold no tensor are imported anew, one of them with other text, and the judges
 with them. The same judges pass the code as it is, or catching would mean nothing."""
@@ -27,7 +28,12 @@ QUICK = settings(max_examples=60, stateful_step_count=20, phases=[Phase.generate
 MACHINES = {"blocks": "BlockManagerMachine", "prefix": "PrefixCacheMachine"}
 NUM_STORMS = {"01": 100, "02": 100, "03": 250, "05": 150}
 TESTS = {"twins": "test_a_duplicate_is_given_up_for_the_block_named_first_or_its_tail_would_outlive_the_head"}
-ROOMS = {"chances": "chances", "stop strings": "stopping", "structured": "grammars"}  # with a `judge` of their own
+ROOMS = {  # with a `judge` of their own
+    "chances": "chances",
+    "plain": "plain",
+    "stop strings": "stopping",
+    "structured": "grammars",
+}
 JUDGES = [*MACHINES, *NUM_STORMS, *TESTS, *ROOMS]
 
 
@@ -82,8 +88,8 @@ def is_upstairs(name):
 @contextmanager
 def imported_anew(mutant=None):
     """Inside, everything that holds no tensor is imported from its text, or the mutant's; outside, all is as before."""
-    saved = {name: sys.modules.pop(name) for name in list(sys.modules) if is_upstairs(name)}
     finders = [Swap(mutant)] if mutant else []
+    saved = {name: sys.modules.pop(name) for name in list(sys.modules) if is_upstairs(name)}
     sys.meta_path[:0] = finders
     try:
         yield

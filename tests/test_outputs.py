@@ -2,9 +2,9 @@
 
 import pytest
 
-from minipaged.outputs import report
+from minipaged.outputs import Logprob, report
 from minipaged.sampling_params import SamplingParams
-from minipaged.sequence import Sequence
+from minipaged.sequence import Score, Sequence
 
 from .fake_model import letters as make_letters
 
@@ -81,3 +81,24 @@ def test_text_is_decoded_when_somebody_reads_it():
     assert decoded == []
     assert said.text == said.text == ""
     assert decoded == [[]]
+
+
+def test_logprobs_have_the_text_of_their_tokens_and_add_up():
+    seq = Sequence("x", [5, 6], SamplingParams(logprobs=1, prompt_logprobs=0), 9)
+    assert report([seq], letters).prompt_logprobs is None, "not before all of them are known"
+    seq.prompt_scores.append({6: Score(-3.0, 4)})
+    for token in (1, 2):
+        seq.append(token)
+        seq.scores.append({token: Score(-0.5 * token, token), 1: Score(-0.5, 1)})
+    output = report([seq], letters)
+    seq.scores.append({3: Score(-9.0, 9)})
+    (said,) = output.outputs
+    likeliest = Logprob(-0.5, 1, "a")
+    assert said.logprobs == [{1: likeliest}, {2: Logprob(-1.0, 2, "b"), 1: likeliest}]
+    assert said.cumulative_logprob == -1.5
+    assert output.prompt_logprobs == [None, {6: Logprob(-3.0, 4, "f")}]
+
+
+def test_whoever_asked_for_no_logprobs_has_none():
+    output = report([sequence()], letters)
+    assert (output.prompt_logprobs, output.outputs[0].logprobs, output.outputs[0].cumulative_logprob) == (None,) * 3

@@ -1,7 +1,7 @@
 """What no sampler could do is refused before an engine sees it."""
 
 import math
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
 
 import pytest
 
@@ -25,6 +25,22 @@ from minipaged.sampling_params import SamplingParams
         {"top_k": -2},
         {"min_p": -0.1},
         {"min_p": 1.1},
+        {"presence_penalty": 2.1},
+        {"presence_penalty": -2.1},
+        {"frequency_penalty": 2.1},
+        {"frequency_penalty": math.nan},
+        {"repetition_penalty": 0},
+        {"repetition_penalty": -1},
+        {"repetition_penalty": math.inf},
+        {"min_tokens": -1},
+        {"min_tokens": 17},
+        {"logprobs": -2},
+        {"prompt_logprobs": -2},
+        {"logit_bias": {-1: 1}},
+        {"logit_bias": {"-1": 1}},
+        {"logit_bias": {3: math.nan}},
+        {"allowed_token_ids": []},
+        {"allowed_token_ids": [-1]},
         {"seed": 2**63},
         {"seed": -(2**63) - 1},
         {"stop_token_ids": [3, -1]},
@@ -48,6 +64,20 @@ def test_a_value_out_of_range_is_refused_by_name(fields):
         {"top_k": 1.0},
         {"seed": 0.5},
         {"ignore_eos": 1},
+        {"presence_penalty": "1"},
+        {"frequency_penalty": None},
+        {"repetition_penalty": True},
+        {"min_tokens": 1.0},
+        {"min_tokens": None},
+        {"logprobs": 1.5},
+        {"logprobs": True},
+        {"prompt_logprobs": "2"},
+        {"logit_bias": [3, 4]},
+        {"logit_bias": {"a": 1}},
+        {"logit_bias": {1.5: 1}},
+        {"logit_bias": {3: "1"}},
+        {"allowed_token_ids": "53"},
+        {"allowed_token_ids": [1.5]},
         {"stop_token_ids": "53"},
         {"stop_token_ids": 53},
     ],
@@ -62,11 +92,28 @@ def test_a_wrong_type_is_refused_by_name(fields):
 def test_what_means_off_is_legal():
     SamplingParams(top_k=-1, top_p=1, min_p=0, max_tokens=None, seed=None)
     SamplingParams(top_k=9_999_999)
+    SamplingParams(presence_penalty=0, frequency_penalty=0, repetition_penalty=1, logit_bias={}, logprobs=None)
+    assert not SamplingParams(logit_bias={}).biased
 
 
 @pytest.mark.parametrize(
     "fields",
-    [{"n": 1}, {"n": 128}, {"max_tokens": 1}, {"seed": -(2**63)}, {"seed": 2**63 - 1}, {"top_p": 1e-9}],
+    [
+        {"n": 1},
+        {"n": 128},
+        {"max_tokens": 1},
+        {"seed": -(2**63)},
+        {"seed": 2**63 - 1},
+        {"top_p": 1e-09},
+        {"presence_penalty": -2},
+        {"frequency_penalty": 2},
+        {"repetition_penalty": 0.001},
+        {"min_tokens": 16},
+        {"min_tokens": 99, "max_tokens": None},
+        {"logprobs": 0},
+        {"logprobs": -1},
+        {"prompt_logprobs": 10**6},
+    ],
     ids=str,
 )
 def test_the_ends_of_a_legal_range_are_legal(fields):
@@ -94,3 +141,23 @@ def test_params_are_values():
     assert len({params, SamplingParams(stop_token_ids=(3, 4))}) == 1
     with pytest.raises(FrozenInstanceError):
         params.seed = 1
+
+
+def test_min_tokens_cannot_be_more_than_max_tokens():
+    with pytest.raises(ValueError, match=r"^min_tokens must be a whole number in \[0, 3\], not 4$"):
+        SamplingParams(min_tokens=4, max_tokens=3)
+
+
+def test_biases_may_have_keys_of_text_as_json_has_and_beyond_100_count_as_100():
+    params = SamplingParams(logit_bias={"5": 150, 6: -1e9, 7: 2})
+    assert params.logit_bias == {5: 100.0, 6: -100.0, 7: 2.0}
+    assert replace(params, n=2).logit_bias == params.logit_bias
+    assert hash(params) == hash(replace(params))
+
+
+def test_params_keep_no_list_or_mapping_of_the_callers():
+    biases, allowed = {3: 1.0}, [3]
+    params = SamplingParams(logit_bias=biases, allowed_token_ids=allowed)
+    biases[4] = 1.0
+    allowed.append(4)
+    assert (params.logit_bias, params.allowed_token_ids) == ({3: 1.0}, (3,))

@@ -3,7 +3,7 @@
 import pytest
 
 from minipaged.sampling_params import SamplingParams
-from minipaged.sequence import Sequence, choice_seed
+from minipaged.sequence import Score, Sequence, choice_seed
 
 EOS = frozenset({0, 1})
 
@@ -91,3 +91,15 @@ def test_the_first_choice_has_the_requests_seed_and_every_other_one_of_its_own(s
 def test_sequences_are_persons_not_values():
     assert sequence() != sequence()
     assert len({sequence(), sequence()}) == 2
+
+
+def test_the_first_choice_alone_has_its_prompt_scored_and_may_skip_what_is():
+    first = sequence(prompt_logprobs=1)
+    assert (first.num_unscored, first.num_adoptable) == (2, 0)
+    first.prompt_scores += [{6: Score(-1.0, 1)}]
+    assert (first.num_unscored, first.num_adoptable) == (1, 1)
+    first.prompt_scores += [{7: Score(-1.0, 1)}]
+    assert (first.num_unscored, first.num_adoptable) == (0, 2)
+    second = sequence(prompt_logprobs=1).sibling(1)
+    assert (second.num_unscored, second.num_adoptable) == (0, 2)
+    assert (sequence().num_unscored, sequence().num_adoptable) == (0, 2)

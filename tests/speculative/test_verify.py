@@ -40,6 +40,15 @@ def test_equal_distributions_keep_everything():
 
 PARAMS = {
     "as it is": SamplingParams(temperature=1.0, max_tokens=3, ignore_eos=True),
+    "wished": SamplingParams(
+        frequency_penalty=0.5,
+        repetition_penalty=1.5,
+        logit_bias={4: 1.0},
+        min_tokens=2,
+        max_tokens=3,
+        stop_token_ids=[3],
+        ignore_eos=True,
+    ),
     "cut": SamplingParams(temperature=0.7, top_k=4, top_p=0.9, min_p=0.05, max_tokens=3, ignore_eos=True),
 }
 GUESSERS = {
