@@ -16,8 +16,9 @@ from torch import Tensor
 from torch.nn.functional import rms_norm as torch_rms_norm
 from torch.nn.functional import scaled_dot_product_attention, silu
 
-from minipaged.kernels.paged_attention import ALL_KEYS, paged_attention_cpu, paged_attention_spec
+from minipaged.kernels.paged_attention import ALL_KEYS, paged_attention_spec
 from minipaged.kernels.paged_attention_triton import paged_attention
+from minipaged.kernels.prompt_attention import attention_cpu
 from minipaged.kernels.rms_norm import add_rms_norm, add_rms_norm_spec, rms_norm, rms_norm_spec
 from minipaged.kernels.rope import rope, rope_spec
 from minipaged.kernels.silu_mul import silu_mul, silu_mul_spec
@@ -83,7 +84,7 @@ def attention_case(shape: str, sizes: Sizes, device: torch.device, S: int, m: in
         "torch": lambda: scaled_dot_product_attention(q_dense, *dense, is_causal=m > 1, enable_gqa=True),
     }
     if device.type == "cpu":
-        ways["cpu"] = lambda: paged_attention_cpu(*batch)
+        ways["cpu"] = lambda: attention_cpu(*batch)
     pairs = S * (m * n - m * (m - 1) // 2)
     moved = (2 * q.numel() + 2 * S * n * K * D) * q.element_size()
     return Case("paged_attention", shape, moved, 4 * H * D * pairs, ways)

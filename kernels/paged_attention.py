@@ -116,7 +116,7 @@ def attend_share(
             for start in range(starts[s], starts[s + 1], tile_len):
                 end, position = min(start + tile_len, starts[s + 1]), lens[s] - starts[s + 1] + start
                 cost = cost_of(end - start, position, window)
-                if (done + cost // 2) * threads // whole == thread:
+                if cost and (done + cost // 2) * threads // whole == thread:
                     attend_piece(q, keys, values, tables[s], (start, end, position), head, window, out)
                 done += cost
 
@@ -134,8 +134,8 @@ def cost_of_all(starts: Ints, lens: Ints, tile_len: int, window: int) -> int:
 
 @compiled()
 def cost_of(num_queries: int, position: int, window: int) -> int:
-    """Scores to compute, and a tile's worth for being there at all."""
-    return num_queries * (min(position, window) + num_queries + NUM_KEYS)
+    """Scores to compute, and a tile's worth for being there at all; without keys there is nothing to do."""
+    return num_queries * (max(0, min(position, window)) + num_queries + NUM_KEYS) if position + num_queries > 0 else 0
 
 
 @compiled()

@@ -8,6 +8,7 @@ Loading is where "auto" and None become facts: device, dtype, attention backend,
 blocks. Whoever asks `model.config` afterwards reads numbers. One step is run before the first request, so that no
 request waits for a compiler. (From level 01.)"""
 
+import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -62,6 +63,8 @@ class ModelRunner:
         """config with this model's facts in the place of "auto" and None: one model can serve several engines."""
         facts = {name: getattr(self.config, name) for name in ("device", "dtype", "load_format", "attention_backend")}
         config = replace(config, **facts, max_model_len=choose_max_model_len(config, self.model_config))
+        if config.num_blocks is not None:
+            check_memory(self, config)
         return replace(config, num_blocks=config.num_blocks or choose_num_blocks(self, config))
 
     @torch.inference_mode()
@@ -178,9 +181,7 @@ def choose_max_model_len(config: EngineConfig, model: ModelConfig) -> int:
 
 def choose_num_blocks(runner: ModelRunner, config: EngineConfig) -> int:
     """All max_num_seqs at full length if the memory allows, and on a CPU one at full length in any case."""
-    one = -(-config.max_model_len // config.block_size)
-    models = [runner, runner.draft] if runner.draft else [runner]
-    block_bytes = sum(model.new_kv_cache(1, config.block_size).data.nbytes for model in models)
+    one, block_bytes = -(-config.max_model_len // config.block_size), count_block_bytes(runner, config)
     if config.device == "cpu":
         affordable = max(one, CPU_KV_BYTES // block_bytes)
     else:
@@ -189,6 +190,24 @@ def choose_num_blocks(runner: ModelRunner, config: EngineConfig) -> int:
         share = f"gpu_memory_utilization {config.gpu_memory_utilization} leaves room for {affordable} blocks"
         raise ValueError(f"{share}; one request of max_model_len {config.max_model_len} needs {one}")
     return int(min(affordable, config.max_num_seqs * one))
+
+
+def count_block_bytes(runner: ModelRunner, config: EngineConfig) -> int:
+    """What one block takes, in the draft model's cache too."""
+    models = [runner, runner.draft] if runner.draft else [runner]
+    return sum(model.new_kv_cache(1, config.block_size).data.nbytes for model in models)
+
+
+def check_memory(runner: ModelRunner, config: EngineConfig) -> None:
+    """Raises ValueError if the blocks asked for could never fit the machine: memory is only missed when it is used."""
+    needed = config.num_blocks * count_block_bytes(runner, config)
+    if config.device == "cuda":
+        there = torch.cuda.mem_get_info(runner.device)[1]
+    else:
+        there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > there:
+        blocks = f"num_blocks {config.num_blocks} x block_size {config.block_size}"
+        raise ValueError(f"{blocks} need {needed / 1e9:.1f} GB of memory; {config.device} has {there / 1e9:.1f} GB")
 
 
 def free_cuda_bytes(runner: ModelRunner, config: EngineConfig) -> int:

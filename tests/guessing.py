@@ -14,8 +14,9 @@ from random import Random
 import pytest
 
 from levels import load
+from minipaged.batch import NO_TOKEN
 
-from .drafters import DRAFTERS, drafting_with
+from .drafters import DRAFTERS, Scripted, drafting_with, right
 from .fake_model import FakeModel, answers_alone, spoken_text
 from .plain import check_scores
 from .worlds import NAMES, UNLUCKY, new_model, random_config, random_visit
@@ -30,8 +31,23 @@ class OtherModel(FakeModel):
         return row
 
 
+def astray(engine, answer_to):
+    """Takes a wrong turn first, and then says what the model would say on that way."""
+
+    def guess(seq, limit):
+        tokens = [*seq.tokens, *(token ^ 1 for token in right(answer_to)(seq, 1))]
+        while len(tokens) > len(seq.tokens) and (word := engine.model.says(tokens, seq.params)) != NO_TOKEN:
+            if len(tokens) - len(seq.tokens) >= limit:
+                break
+            tokens.append(word)
+        return tuple(tokens[len(seq.tokens) :][:limit])
+
+    return Scripted(engine.drafter.length, guess)
+
+
 BESTIARY = {
     **DRAFTERS,
+    "astray": astray,
     "draft model": drafting_with(lambda engine: new_model()),
     "another model": drafting_with(lambda engine: OtherModel(unlucky=UNLUCKY)),
 }

@@ -1,8 +1,8 @@
 """A test that no wrong engine fails proves nothing: each of these small wrong edits must be caught.
 
     tests/mutants/*.toml    file, judge; then for each mutant the fault it stands for, the old text and the new
-    judge                   the machine of a block manager, the storms of a level, the chances of words, what is meant
-                            in plain Python, or one test
+    judge                   the machine of a block manager, the storms of a level, the chances of words, wishes in plain
+                            Python, languages, or a test
 
 An edit is made in memory: the rooms that hold no tensor are imported anew, one of them with other text, and the judges
 with them. The same judges pass the code as it is, or catching would mean nothing."""

@@ -29,7 +29,7 @@ def sequence(tokens, salt=None):
 def state(blocks):
     """Everything that a refused call must leave as it was."""
     pool = blocks.pool
-    return list(pool.ref_counts), list(pool.free_block_queue), dict(blocks.block_of), dict(blocks.name_of)
+    return list(pool.ref_counts), list(pool.free_block_queue), dict(blocks.block_of), list(blocks.name_of)
 
 
 class PrefixCacheMachine(RuleBasedStateMachine):
@@ -138,7 +138,8 @@ class PrefixCacheMachine(RuleBasedStateMachine):
 
     @invariant()
     def a_name_is_its_content_and_its_parent_is_known(self):
-        assert {block: name for name, block in self.blocks.block_of.items()} == self.blocks.name_of
+        named = {block: name for block, name in enumerate(self.blocks.name_of) if name}
+        assert {block: name for name, block in self.blocks.block_of.items()} == named
         for name, block in self.blocks.block_of.items():
             text, salt = self.slots[block * SIZE + SIZE - 1]
             parent = ROOT

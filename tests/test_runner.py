@@ -117,3 +117,9 @@ def test_the_default_model_answers():
         tokens.append(int(model(batch, cache).argmax()))
     assert model.decode(tokens[len(prompt) :]).startswith("The capital of France is Paris.")
     assert 2 in model.eos_token_ids
+
+
+def test_more_blocks_than_the_machine_has_memory_for_are_refused_with_both_sizes(tmp_path):
+    folder = str(tiny_model(tmp_path))
+    with pytest.raises(ValueError, match=r"num_blocks 10000000000 x block_size 16 need \d+\.\d GB of memory; cpu has"):
+        load_model(EngineConfig(model=folder, num_blocks=10**10))
