@@ -82,10 +82,16 @@ class SamplingParams:
     def __post_init__(self) -> None:
         self.check_chances()
         self.check_limits()
+        self.check_text()
+        self.check_tokens()
+
+    def check_text(self) -> None:
+        object.__setattr__(self, "stop", check_stop(self.stop))
         check_structure("structured_outputs", self.structured_outputs)
         if self.structured_outputs and self.ignore_eos:
             raise ValueError("ignore_eos goes with no structured_outputs: nothing may follow the end of a grammar")
-        object.__setattr__(self, "stop", check_stop(self.stop))
+
+    def check_tokens(self) -> None:
         object.__setattr__(self, "stop_token_ids", check_token_ids("stop_token_ids", self.stop_token_ids))
         if self.logit_bias is not None:
             object.__setattr__(self, "logit_bias", clip(check_token_bias("logit_bias", self.logit_bias)))

@@ -28,12 +28,12 @@ QUICK = settings(max_examples=60, stateful_step_count=20, phases=[Phase.generate
 MACHINES = {"blocks": "BlockManagerMachine", "prefix": "PrefixCacheMachine"}
 NUM_STORMS = {"01": 100, "02": 100, "03": 250, "05": 150}
 TESTS = {"twins": "test_a_duplicate_is_given_up_for_the_block_named_first_or_its_tail_would_outlive_the_head"}
-ROOMS = {
+ROOMS = {  # with a `judge` of their own
     "chances": "chances",
+    "plain": "plain",
     "stop strings": "stopping",
     "structured": "grammars",
-    "plain": "plain",
-}  # with a `judge` of their own
+}
 JUDGES = [*MACHINES, *NUM_STORMS, *TESTS, *ROOMS]
 
 

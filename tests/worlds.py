@@ -3,8 +3,7 @@
 Four words make echoes and equal beginnings likely; pools of a few blocks make every second step a fight for memory.
 EOS is a set of two, and one word is unlucky: the model answers it with NaN. Some want several answers, some wait for
 stop strings, some have wishes that change what is said, some ask what the model thought of it. Everything is drawn from
-a Random: a seeded one makes thousands of cases quickly, hypothesis's own makes fewer and shrinks what
-fails."""
+a Random: a seeded one makes thousands of cases quickly, hypothesis's own makes fewer and shrinks what fails."""
 
 from dataclasses import replace
 from random import Random
