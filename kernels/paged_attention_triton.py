@@ -154,7 +154,7 @@ def paged_attention(
     if not out.numel():
         return out
     tiles = tiles or choose_tiles(q, keys, len(seq_lens), max_query_len, min(max_seq_len, window + max_query_len))
-    parts, lse = (out[:, :, None], out) if tiles.splits == 1 else make_room(q, tiles.splits)
+    parts, lse = (out[:, :, None], out) if tiles.splits == 1 else new_parts(q, tiles.splits)
     launch((q, keys, values, tables, query_start_loc, seq_lens), parts, lse, window, max_query_len, tiles)
     if tiles.splits > 1:
         combine_kernel[q.shape[:2]](parts, lse, out, *q.shape[1:], BD=padded(q), SPLITS=tiles.splits, **OPTIONS)
@@ -177,7 +177,7 @@ def check(q: Tensor, keys: Tensor, values: Tensor, tables: Tensor, query_start_l
         raise ValueError(f"{H} query heads of {D} over {keys.shape[1]} kv heads: D is at most 256, H a multiple of K")
 
 
-def make_room(q: Tensor, splits: int) -> tuple[Tensor, Tensor]:
+def new_parts(q: Tensor, splits: int) -> tuple[Tensor, Tensor]:
     """For the results of each split [T, H, SPLITS, D] and their sums [T, H, SPLITS], in float32."""
     parts = torch.empty(*q.shape[:2], splits, q.shape[2], dtype=torch.float32, device=q.device)
     return parts, torch.empty(parts.shape[:3], dtype=torch.float32, device=q.device)

@@ -35,7 +35,7 @@ from minipaged.prompts import Wanted, located, parse, read_lines
 from minipaged.report import Outcome, make_table
 from minipaged.results import make_document
 
-FILE_WIDTH = 120  # of a table where nobody says how wide it may be
+FILE_WIDTH = 200  # of a table where nobody says how wide it may be
 Located = list[tuple[str, Wanted]]  # where a request comes from, for errors; and what it says
 
 

@@ -80,8 +80,11 @@ class EngineConfig:
 
     def check_speculation(self) -> None:
         check_integer("num_speculative_tokens", self.num_speculative_tokens, 0)
-        check_integer("prompt_lookup_min", self.prompt_lookup_min, 1)
-        check_integer("prompt_lookup_max", self.prompt_lookup_max, self.prompt_lookup_min)
+        low, high = self.prompt_lookup_min, self.prompt_lookup_max
+        check_integer("prompt_lookup_min", low, 1)
+        check_integer("prompt_lookup_max", high, 1)
+        if high < low:
+            raise ValueError(f"prompt_lookup_max {high} is less than prompt_lookup_min {low}")
         if (self.draft_model is not None) != (self.speculative_method == "draft_model"):
             given = f"draft_model {self.draft_model!r}, speculative_method {self.speculative_method!r}"
             raise ValueError(f"draft_model and speculative_method draft_model belong together, not {given}")

@@ -44,7 +44,7 @@ class Life:
         self.model, self.rng = new_model(), rng
         self.engine = load(level).Engine(config, self.model)
         self.kind = rng.choice(sorted(BESTIARY))
-        self.due, self.wishes = {}, {}
+        self.due, self.wishes, self.num_choices = {}, {}, {}
         self.engine.drafter = BESTIARY[self.kind](
             self.engine, lambda seq: self.due[seq.request_id][seq.choice].token_ids
         )
@@ -59,6 +59,7 @@ class Life:
             self.engine.add_request(visit.prompt, params, name, priority=visit.priority)
         except ValueError:
             return
+        self.num_choices[name] = params.n
         allowed = self.engine.config.num_speculative_tokens
         self.wishes[name] = params.n * (allowed if wish is None else min(wish, allowed))
         self.due[name] = answers_alone(self.model, visit.prompt, params, self.engine.config.max_model_len)
@@ -84,8 +85,9 @@ class Life:
     def check_record(self, record):
         ran = sum(record.num_scheduled_tokens.values())
         assert ran <= self.engine.config.max_num_batched_tokens, "drafts are in the budget"
-        longest = self.engine.config.max_chunk_len
-        assert all(n <= longest for n in record.num_scheduled_tokens.values()), "and in the threshold"
+        for name, num_tokens in record.num_scheduled_tokens.items():
+            longest = self.engine.config.max_chunk_len * self.num_choices[name]
+            assert num_tokens <= longest, "and in the threshold"
         for name, num_drafts in record.draft_tokens.items():
             assert 0 < num_drafts <= self.wishes[name], "no more drafts than engine and request allow"
             assert 0 <= record.accepted_tokens[name] <= num_drafts

@@ -10,6 +10,7 @@ import ast
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from statistics import median
 
@@ -179,6 +180,12 @@ def test_a_module_opens_with_a_claim(name):
     assert not opening.lower().startswith(EMPTY_OPENINGS), opening
     assert len(opening.split()) >= 3, opening
     assert opening[-1] in ".?:" or name.startswith("kernels"), opening  # a kernel opens with its formula
+
+
+def test_every_package_is_installed():
+    listed = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"])
+    found = {module_name(path) for path in python_files("minipaged") if path.name == "__init__.py"}
+    assert listed == found | {"minipaged.kernels"}
 
 
 def test_kernels_is_no_package_of_its_own():

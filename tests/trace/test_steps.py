@@ -71,11 +71,13 @@ def test_the_choices_of_a_request_are_counted_together_and_each_move_is_listed()
     for seq in [*choices, other]:
         trace.admitted(seq)
     trace.preempted(choices[2])
-    trace.record([Chunk(choices[0], 9), Chunk(other, 1), Chunk(choices[1], 5)], [*choices[:2], other], 5)
+    chunks = [Chunk(choices[0], 9, (7, 7)), Chunk(other, 1), Chunk(choices[1], 5, (7,))]
+    trace.record(chunks, [[7], [8], [7, 9]], [*choices[:2], other], 5)
     trace.finish(choices[:2], Occupancy(1, 1, 3, 8))
     (step,) = trace.steps
     assert (step.admitted, step.preempted, step.finished) == (["a", "a", "a", "b"], ["a"], ["a", "a"])
-    assert (step.num_scheduled_tokens, step.cached_tokens) == ({"a": 14, "b": 1}, {"a": 8, "b": 4})
+    assert (step.num_scheduled_tokens, step.cached_tokens) == ({"a": 17, "b": 1}, {"a": 8, "b": 4})
+    assert (step.draft_tokens, step.accepted_tokens, step.accepted_runs) == ({"a": 3}, {"a": 1}, [0, 1])
 
 
 def test_a_step_that_was_interrupted_leaves_nothing_to_the_next():
