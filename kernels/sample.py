@@ -12,7 +12,7 @@
 
 Only ratios of weights count, so nobody divides them by their sum. The three cuts keep a beginning of one and the same
 order (likelier first, then the smaller id): what is kept is told by one weight and how many of its equals stay. Running
-sums are float64. A NaN, or a largest number that is not finite where a draw was asked for, gives -1."""
+sums are float64. A row with a NaN, or with nothing but -inf, has no token: -1; nor has a draw where there is an inf."""
 
 import math
 
@@ -35,7 +35,7 @@ def edit_spec(
 def sample_spec(logits: Tensor, temperature: float, min_p: float, top_k: int, top_p: float, u: float) -> int:
     """logits [V], edited; cuts that are off are min_p 0, top_k 0 or below, top_p 1."""
     top = logits.max()  # a NaN is the maximum of its row
-    if top.isnan() or (temperature > 0 and top.isinf()):
+    if top.isnan() or top == -math.inf or (temperature > 0 and top.isinf()):
         return -1
     if temperature == 0:
         return int(logits.argmax())

@@ -102,7 +102,7 @@ def edit(p_copy, p_ids, p_counts, p_bias, start, end, p_repetition, p_frequency,
 
 @triton.jit
 def find_best(p_row, V, BV: tl.constexpr):
-    """-> the first id of the largest, -1 in a row with a NaN; the largest."""
+    """-> the first id of the largest, -1 in a row with a NaN or of -inf alone; the largest."""
     b_best, b_id = tl.full([BV], float("-inf"), tl.float32), tl.arange(0, BV)
     b_nan = tl.zeros([BV], tl.int32)
     for v in range(0, V, BV):
@@ -112,14 +112,14 @@ def find_best(p_row, V, BV: tl.constexpr):
         b_best = tl.where(b_x > b_best, b_x, b_best)  # no NaN gets in
     top = tl.max(b_best, axis=0)
     token = tl.min(tl.where(b_best == top, b_id, V), axis=0)
-    return tl.where(tl.max(b_nan, axis=0) > 0, -1, token), top
+    return tl.where((tl.max(b_nan, axis=0) > 0) | (top == float("-inf")), -1, token), top
 
 
 @triton.jit
 def draw(p_row, V, top, scale, min_p, top_k, top_p, u, BV: tl.constexpr):
-    """-> the id, -1 if the largest logit is not finite; scale: 1 / (temperature ln 2), which turns e ^ x into 2 ^ x."""
+    """-> the id, -1 if the largest logit is inf; scale: 1 / (temperature ln 2), which turns e ^ x into 2 ^ x."""
     token = -1
-    if tl.abs(top) < float("inf"):
+    if top < float("inf"):
         cut, room, end = tl.maximum(min_p.to(tl.int32, bitcast=True) - 1, 0), tl.full([], 0.0, tl.float64), 0
         if (top_k > 0) & (top_k < V):
             cut, room = lift(p_row, V, top, scale, cut, room, top_k.to(tl.float64), False, BV)
