@@ -153,7 +153,8 @@ def to_source(launch: Launch) -> tuple[ASTSource, dict[str, int]]:
             signature[name], constants[(i,)] = "constexpr", value
             continue
         signature[name] = type_of(value)
-        if isinstance(value, Tensor) or (isinstance(value, int) and value % 16 == 0):
+        aligned = isinstance(value, Tensor) and not launch.kernel.params[i].do_not_specialize_on_alignment
+        if aligned or (isinstance(value, int) and value % 16 == 0):
             attrs[(i,)] = [["tt.divisibility", 16]]
     return ASTSource(launch.kernel, signature, constants, attrs), options
 

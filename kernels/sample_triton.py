@@ -26,11 +26,15 @@ from torch import Tensor
 from .draw_triton import draw, uniform
 from .expect import OPTIONS, expect
 
+SLICES = [  # columns and lists may be slices of one transfer: where they begin must not make another kernel
+    *("p_temperature", "p_min_p", "p_top_k", "p_top_p", "p_seeds", "p_positions"),
+    *("p_starts", "p_ids", "p_counts", "p_bias", "p_repetition", "p_frequency", "p_presence"),
+]
 LOG2_E = tl.constexpr(1.4426950408889634)
 MAX_BLOCK = 4096  # with 8 warps, 16 numbers a thread: more of them, or half as many registers, and some spill
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=SLICES)
 def sample_kernel(
     p_logits, p_edited, p_tokens, p_temperature, p_min_p, p_top_k, p_top_p, p_seeds, p_positions,
     p_starts, p_ids, p_counts, p_bias, p_repetition, p_frequency, p_presence, p_allowed,
@@ -47,9 +51,7 @@ def sample_kernel(
             copy(p_row, p_edited + row * V, p_allowed, row * allowed_r, V, MASKED, BV)
             p_row = p_edited + row * V
         if LISTED:
-            edit(
-                p_row, p_ids, p_counts, p_bias, start, end, p_repetition + row, p_frequency + row, p_presence + row, BV
-            )
+            edit(p_row, p_ids, p_counts, p_bias, start, end, p_repetition, p_frequency, p_presence, row, BV)
     token, top = find_best(p_row, V, BV)
     temperature = tl.load(p_temperature + row).to(tl.float32)
     if (temperature > 0) & (token >= 0):
@@ -72,9 +74,9 @@ def copy(p_row, p_copy, p_allowed, o_allowed, V, MASKED: tl.constexpr, BV: tl.co
 
 
 @triton.jit
-def edit(p_copy, p_ids, p_counts, p_bias, start, end, p_repetition, p_frequency, p_presence, BV: tl.constexpr):
-    repetition, frequency = tl.load(p_repetition).to(tl.float32), tl.load(p_frequency).to(tl.float32)
-    presence = tl.load(p_presence).to(tl.float32)
+def edit(p_copy, p_ids, p_counts, p_bias, start, end, p_repetition, p_frequency, p_presence, row, BV: tl.constexpr):
+    repetition, frequency = tl.load(p_repetition + row).to(tl.float32), tl.load(p_frequency + row).to(tl.float32)
+    presence = tl.load(p_presence + row).to(tl.float32)
     for e in range(start, end, BV):
         o_e = e + tl.arange(0, BV)  # [BV], into the list
         m_e = o_e < end
