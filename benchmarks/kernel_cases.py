@@ -9,6 +9,7 @@ The importer says where Triton is to run before it imports this (kernels.py)."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 
 import torch
@@ -21,6 +22,8 @@ from minipaged.kernels.paged_attention_triton import paged_attention
 from minipaged.kernels.prompt_attention import attention_cpu
 from minipaged.kernels.rms_norm import add_rms_norm, add_rms_norm_spec, rms_norm, rms_norm_spec
 from minipaged.kernels.rope import rope, rope_spec
+from minipaged.kernels.sample import sample_spec
+from minipaged.kernels.sample_triton import Asked, sample
 from minipaged.kernels.silu_mul import silu_mul, silu_mul_spec
 from minipaged.kernels.write_kv import write_kv_cpu, write_kv_spec
 from minipaged.kernels.write_kv_triton import write_kv
@@ -40,11 +43,13 @@ class Sizes:
     head_dim: int = 128
     num_decodes: int = 64
     context: int = 4096
+    num_rows: int = 256
+    vocab_size: int = 49152
     dtype: torch.dtype = torch.bfloat16
     block_size: int = 16
 
 
-SMALL = Sizes(8, 64, 96, 4, 2, 32, 2, 40, torch.float32)
+SMALL = Sizes(8, 64, 96, 4, 2, 32, 2, 40, 2, 96, torch.float32)
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,8 @@ def make_cases(sizes: Sizes, device: torch.device) -> Iterator[Case]:
     yield from norm_cases(sizes, device)
     yield rope_case(sizes, device)
     yield silu_mul_case(sizes, device)
+    for name, cuts in {"greedy": (0.0, 0, 1.0), "random": (0.8, 0, 1.0), "top_k, top_p": (0.8, 50, 0.9)}.items():
+        yield sample_case(name, sizes, device, *cuts)
 
 
 def attention_case(shape: str, sizes: Sizes, device: torch.device, S: int, m: int, n: int) -> Case:
@@ -155,6 +162,33 @@ def silu_mul_case(sizes: Sizes, device: torch.device) -> Case:
             "torch": lambda: silu(gate).mul_(up),
         },
     )
+
+
+def sample_case(name: str, sizes: Sizes, device: torch.device, temperature: float, top_k: int, top_p: float) -> Case:
+    """torch: what one does without a kernel, whole rows sorted where they are cut."""
+    R, V = sizes.num_rows, sizes.vocab_size
+    logits = 3 * torch.randn(R, V, device=device)
+    floats, integers = (partial(torch.full, (R,), dtype=dtype, device=device) for dtype in (torch.float64, torch.int64))
+    asked = Asked(floats(temperature), floats(0.0), integers(top_k), floats(top_p), integers(7), integers(0))
+    ways: dict[str, Callable[[], object]] = {
+        "triton": lambda: sample(logits, asked),
+        "spec": lambda: [sample_spec(row, temperature, 0.0, top_k, top_p, 0.5) for row in logits],
+        "torch": lambda: torch_sample(logits, temperature, top_k, top_p),
+    }
+    return Case("sample", f"{R} x {V}, {name}", logits.nbytes, 0, ways)
+
+
+def torch_sample(logits: Tensor, temperature: float, top_k: int, top_p: float) -> Tensor:
+    if temperature == 0:
+        return logits.argmax(-1)
+    probs = (logits / temperature).softmax(-1)
+    if top_k > 0:
+        best = probs.sort(descending=True)
+        kept = best.values.clone()
+        kept[:, top_k:] = 0
+        kept[kept.cumsum(-1) - kept >= top_p * kept.sum(-1, keepdim=True)] = 0
+        probs = torch.zeros_like(probs).scatter_(-1, best.indices, kept)
+    return torch.multinomial(probs, 1)
 
 
 def randn(sizes: Sizes, device: torch.device, *shape: int) -> Tensor:

@@ -1,6 +1,6 @@
 """What a launcher allocates is poisoned and walled in: stale numbers and stray writes show at once.
 
-    [ wall | NaN NaN NaN ... NaN | wall ]      what torch.empty gives inside `guarded`
+    [ wall | NaN NaN NaN ... NaN | wall ]      what torch.empty gives inside `guarded` (integers: -7)
                                                afterwards the walls must be as they were
 
 And what a kernel's result may differ by from its specification, computed in float32: so many roundings of its dtype,
@@ -13,7 +13,7 @@ import torch
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPES = [torch.float32, torch.float16] + [torch.bfloat16] * (DEVICE == "cuda")  # the interpreter's bfloat16 is broken
 NUM_ROUNDINGS = {torch.float32: 64, torch.float16: 4, torch.bfloat16: 4}
-WALL, SENTINEL = 256, 7.0
+WALL, SENTINEL, STALE = 256, 7.0, -7  # stale: an integer that nobody writes
 real_empty = torch.empty
 
 
@@ -25,7 +25,7 @@ def guarded(launcher, *args):
         shape = real_empty(*size, device="meta").shape
         room = torch.full((WALL + shape.numel() + WALL,), SENTINEL, dtype=dtype, device=device)
         rooms.append(room)
-        return room[WALL:-WALL].fill_(float("nan")).view(shape)
+        return room[WALL:-WALL].fill_(float("nan") if dtype.is_floating_point else STALE).view(shape)
 
     with patch.object(torch, "empty", empty):
         out = launcher(*args)

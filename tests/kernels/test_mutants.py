@@ -10,15 +10,18 @@ import sys
 import tomllib
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
 
+from minipaged.kernels import sample_triton
 from minipaged.kernels.paged_attention_triton import Tiles
 from minipaged.kernels.rms_norm import add_rms_norm_spec, rms_norm_spec
 from minipaged.kernels.rope import rope_spec
 from minipaged.kernels.silu_mul import silu_mul_spec
 from minipaged.kernels.write_kv import write_kv_spec
+from tests.kernels.asking import Ask, answers, draw_logits, run
 from tests.kernels.guard import DEVICE, assert_close, guarded, randn
 from tests.kernels.pool import SPARE, World, far_apart
 
@@ -119,6 +122,41 @@ def judge_rope(module):
 def judge_silu_mul(module):
     gate_up = randn(3, 50)[:, :46]
     assert_close(guarded(module.silu_mul, gate_up), silu_mul_spec(gate_up), 16)
+
+
+def judge_sample_triton(module):
+    spread = torch.stack([draw_logits("spread", 40, seed) for seed in range(6)])
+    spread[5, 20] = torch.nan
+    edits = {0: (0, 0.0), 9: (-1, 0.0), 17: (1, 0.5), 21: (3, 0.0), 30: (0, -2.0)}
+    often = torch.tensor([2.0, 1.5, *[0.0] * 38])
+    for logits, asks in [
+        (spread, [Ask(0.0, edits={i: (0, 9.0 + 3 * i)} if i % 2 else {}) for i in range(6)]),
+        (spread, [Ask(0.0, allowed=frozenset({i, 2 * i + 1, 39 - i})) for i in range(6)]),
+        (torch.stack([often, 0 * often]), [Ask(0.0, frequency=0.4, edits={0: (3, 0.0)}), Ask(0.0)]),
+        (far_apart(1, 40, dtype=torch.float32)[0].copy_(spread[:3]), [Ask(0.0)] * 3),
+        (spread, [Ask(2.0, seed=i) for i in range(6)]),
+        (0.1 * spread[:5], [Ask(0.5, 0.0, 0, 1.0, i, 0, 3.0, 1.0, 2.0, edits) for i in range(5)]),
+    ]:
+        assert_drawn(logits, asks, module.sample)
+
+
+def judge_draw_triton(module):
+    steps, spread = (torch.stack([draw_logits(kind, 40, seed) for seed in range(6)]) for kind in ("steps", "spread"))
+    flat_cuts = [Ask(**cut, seed=s) for cut in ({"top_k": 2}, {"min_p": 1.0}, {"top_k": -1}) for s in (0, 4)]
+    with patch.multiple(sample_triton, draw=module.draw, uniform=module.uniform):
+        for logits, asks in [
+            (spread[:3], [Ask(5.0, top_k=1, seed=i) for i in range(3)]),
+            (spread, [Ask(2.0, seed=2**40 + i, position=i % 3) for i in range(6)]),
+            (torch.zeros(6, 40), flat_cuts),
+            (steps[:3] / 4, [Ask(top_k=3, top_p=0.5), Ask(min_p=0.7, top_p=0.5, seed=3), Ask(top_p=0.2, seed=5)]),
+        ]:
+            assert_drawn(logits, asks, sample_triton.sample)
+
+
+def assert_drawn(logits, asks, launcher):
+    tokens = run(logits, asks, block=16, launcher=launcher)
+    for row, ask, token in zip(logits, asks, tokens, strict=True):
+        assert token in answers(row, ask), ask
 
 
 def judge(name, module):
