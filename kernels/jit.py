@@ -35,7 +35,8 @@ def compiled(*, parallel: bool = False) -> Callable[[F], F]:
 
 
 def flat(x: Tensor) -> Floats:
-    """The memory from x's first number to its last; x is not empty."""
+    """The memory from x's first number to its last. x is not empty, and contiguous in its last axis."""
+    assert x.shape[-1] == 1 or x.stride(-1) == 1, f"strides {x.stride()} of {x.shape}"
     last = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
     numbers: Floats = x.as_strided((last + 1,), (1,)).numpy()
     return numbers

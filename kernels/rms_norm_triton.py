@@ -1,17 +1,11 @@
-r"""out = weight * x / sqrt(mean(x^2) + eps): every row is divided by its own root mean square.
+"""out = weight * x / sqrt(mean(x^2) + eps): every row is divided by its own root mean square.
 
-    x       [ 3.0  4.0  0.0  0.0 ]      mean of squares 6.25, root 2.5
-    out     [ 1.2  1.6  0.0  0.0 ]      times weight, channel by channel
+    rows [T, H], each of M numbers      a program owns BT whole rows, [BT, BM], BM the power of two at or above M;
+                                        what hangs over is masked; small rows share a program
 
-    add_rms_norm, where a residual stream runs past:
-
-        residual --(+)--> total, the new residual
-        x ---------/  \--> rms_norm --> out
-
-Few operations for many bytes: what counts is that each number is read once and written once, so the sum is done on the
-way. A program owns a few whole rows, [BT, BM] with BM the power of two above the row's size; what hangs over is masked.
-Invariant: the total is rounded to its dtype before it is squared, as if it had been stored and read again, so both
-ways give the same numbers. Rows may lie anywhere (a head's slice of a fused qkv), a row's numbers side by side."""
+The same as `rms_norm_spec` and `add_rms_norm_spec` in rms_norm.py, on a GPU; the sum is done on the way. Invariant: the
+total is rounded to its dtype before it is squared, as if it had been stored and read again, so both ways give the same
+numbers. Rows may lie anywhere (a head's slice of a fused qkv), a row's numbers side by side."""
 
 import torch
 import triton
@@ -19,19 +13,6 @@ import triton.language as tl
 from torch import Tensor
 
 from .expect import OPTIONS, expect
-
-
-def rms_norm_spec(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """x [..., M], weight [M] -> [..., M]"""
-    wide = x.float()
-    scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
-    return weight * (wide * scale).to(x.dtype)
-
-
-def add_rms_norm_spec(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """x, residual [T, M] -> the norm of their sum, and the sum"""
-    total = x + residual
-    return rms_norm_spec(total, weight, eps), total
 
 
 @triton.jit

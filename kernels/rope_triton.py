@@ -1,11 +1,8 @@
-r"""Each pair (a, b) of a head's dimensions is turned by its token's angle: a' = a cos - b sin, b' = b cos + a sin.
+"""Each pair (a, b) of a head's dimensions is turned by its token's angle: a' = a cos - b sin, b' = b cos + a sin.
 
-    x[t, h]    [ a0 a1 a2 .. | b0 b1 b2 .. ]       pair i is (a_i, b_i): halves, not neighbours
-                 \_________ turned together by cos[t, i], sin[t, i], the same for every head
-
-A program takes one token and up to BH of its heads, [BH, BI] pairs, so a token's angles are read once for many heads.
-Arithmetic in float32, rounded once (the specification rounds each product). Heads may lie anywhere (q and k are slices
-of a fused qkv), a head's numbers side by side."""
+The same as `rope_spec` in rope.py, on a GPU. A program takes one token and up to BH of its heads, [BH, BI] pairs, so a
+token's angles are read once for many heads. Arithmetic in float32, rounded once (the specification rounds each
+product). Heads may lie anywhere (q and k are slices of a fused qkv), a head's numbers side by side."""
 
 import torch
 import triton
@@ -13,12 +10,6 @@ import triton.language as tl
 from torch import Tensor
 
 from .expect import OPTIONS, expect
-
-
-def rope_spec(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """x [T, H, D], cos and sin [T, 1, D / 2] -> [T, H, D]"""
-    a, b = x.chunk(2, dim=-1)  # [T, H, D / 2]
-    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
 
 
 @triton.jit

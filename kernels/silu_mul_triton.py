@@ -1,24 +1,15 @@
 """out = silu(gate) * up, where silu(g) = g / (1 + exp(-g)): one half of a row opens or shuts the other.
 
-    gate_up   [ gate 0 .. F | up 0 .. F ]       a row of the fused product
-    out       [  0 .. F  ]                      out[f] = silu(gate[f]) * up[f]
-
-No row needs another and no number its neighbour: the kernel cuts the [T, F] results into stretches of BF, one program
-each. Arithmetic in float32, rounded once at the end (the specification, in torch, rounds silu(gate) too)."""
+The same as `silu_mul_spec` in silu_mul.py, on a GPU. No row needs another and no number its neighbour: the kernel cuts
+the [T, F] results into stretches of BF, one program each. Arithmetic in float32, rounded once at the end (the
+specification, in torch, rounds silu(gate) too)."""
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.nn.functional import silu
 
 from .expect import OPTIONS, expect
-
-
-def silu_mul_spec(gate_up: Tensor) -> Tensor:
-    """gate_up [T, 2 F] -> [T, F]"""
-    gate, up = gate_up.chunk(2, dim=-1)  # [T, F]
-    return silu(gate) * up
 
 
 @triton.jit
