@@ -35,11 +35,14 @@ def compiled(*, parallel: bool = False) -> Callable[[F], F]:
 
 
 def flat(x: Tensor) -> Floats:
-    """The memory from x's first number to its last. x is not empty, and contiguous in its last axis."""
-    assert x.shape[-1] == 1 or x.stride(-1) == 1, f"strides {x.stride()} of {x.shape}"
-    last = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
-    numbers: Floats = x.as_strided((last + 1,), (1,)).numpy()
-    return numbers
+    """The memory from x's first number on, of a float32 tensor that is contiguous in its last axis."""
+    assert x.dtype == torch.float32, f"{x.dtype} is not float32"
+    if x.is_contiguous():
+        numbers: Floats = x.numpy().reshape(-1)
+        return numbers
+    assert x.stride(-1) == 1, f"strides {x.stride()} of {x.shape}"
+    size = x.untyped_storage().nbytes() // x.itemsize - x.storage_offset()
+    return flat(x.as_strided((size,), (1,)))
 
 
 @compiled()

@@ -11,7 +11,6 @@ import torch
 from numba import prange
 from torch import Tensor
 
-from .expect import expect
 from .jit import Floats, compiled, flat, num_threads, share_of
 
 Strides = tuple[int, int, int, int]  # of x from token to token and head to head, of cos, of sin
@@ -25,16 +24,12 @@ def rope_spec(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 def rope_cpu(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """The same, on float32 tensors of a CPU."""
-    expect("x", x, (None, None, None), like=x, dtype=torch.float32)
     num_tokens, _, head_dim = x.shape
-    if head_dim % 2:
-        raise ValueError(f"x has heads of {head_dim} dimensions, expected pairs")
-    for name, angles in (("cos", cos), ("sin", sin)):
-        expect(name, angles, (num_tokens, 1, head_dim // 2), like=x)
-    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    if out.numel():
-        strides = x.stride(0), x.stride(1), cos.stride(0), sin.stride(0)
-        rope_all(flat(x), flat(cos), flat(sin), strides, out.numpy(), num_threads(out.numel()))
+    assert cos.shape == sin.shape == (num_tokens, 1, head_dim // 2), f"cos {cos.shape}, sin {sin.shape}, x {x.shape}"
+    assert head_dim % 2 == 0, f"heads of {head_dim} dimensions are not pairs"
+    out = torch.empty(x.shape)
+    strides = x.stride(0), x.stride(1), cos.stride(0), sin.stride(0)
+    rope_all(flat(x), flat(cos), flat(sin), strides, out.numpy(), num_threads(out.numel()))
     return out
 
 
