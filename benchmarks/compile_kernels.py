@@ -101,7 +101,10 @@ def cases() -> Iterator[tuple[str, Callable[[], Any]]]:
         yield f"H 32, D {head_dim}", partial(rope_triton.rope, meta(64, 48, head_dim)[:, :32], angles, angles)
     for size in (576, 4096, 8192):
         yield f"M {size}", partial(rms_norm_triton.rms_norm, meta(64, size), meta(size), 1e-5)
-        yield f"M {size}, added", partial(rms_norm_triton.add_rms_norm, meta(64, size), meta(64, size), meta(size), 1e-5)
+        yield (
+            f"M {size}, added",
+            partial(rms_norm_triton.add_rms_norm, meta(64, size), meta(64, size), meta(size), 1e-5),
+        )
     yield "F 14336", partial(silu_mul_triton.silu_mul, meta(64, 2 * 14336))
 
 

@@ -23,6 +23,7 @@ from torch import Tensor
 
 F = TypeVar("F", bound=Callable[..., Any])
 Floats = NDArray[np.float32]
+Thread = int | np.int64  # np.int64(thread) in a prange, which counts without a sign: a type to compile for once more
 
 WORTH_WAKING = 1 << 17  # numbers: with fewer, one thread is done before it has woken the others
 
@@ -46,9 +47,9 @@ def flat(x: Tensor) -> Floats:
 
 
 @compiled()
-def share_of(num_rows: int, thread: int, threads: int) -> range:
-    """The rows that fall to one of so many threads."""
-    return range(num_rows * thread // threads, num_rows * (thread + 1) // threads)
+def share_of(num_rows: int, thread: Thread, threads: int) -> tuple[int, int]:
+    """The rows that fall to one of so many threads: the first, and the first that does not."""
+    return int(num_rows * thread // threads), int(num_rows * (thread + 1) // threads)
 
 
 def num_threads(num_numbers: int) -> int:

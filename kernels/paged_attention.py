@@ -28,10 +28,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .exp import exp
-from .jit import Floats, compiled
+from .jit import Floats, Thread, compiled
 
 Ints = NDArray[np.int32]
-Share = tuple[int, int]  # thread, of how many
+Share = tuple[Thread, int]  # thread, of how many
 Span = tuple[int, int, int]  # first token, end, position of the first
 
 ALL_KEYS = 1 << 30  # the window of a layer without one

@@ -19,7 +19,7 @@ import torch
 from numba import prange
 from torch import Tensor
 
-from .jit import Floats, compiled, flat, num_threads, share_of
+from .jit import Floats, Thread, compiled, flat, num_threads, share_of
 
 Pair = tuple[int, int]
 Scaling = tuple[Floats, float]  # weight [M], eps
@@ -46,7 +46,7 @@ def rms_norm_cpu(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     rows = x if x.dim() == 3 else x[:, None]  # [T, H, M]
     assert weight.shape == x.shape[-1:], f"weight {weight.shape}, x {x.shape}"
     out = torch.empty(rows.shape)
-    strides, scaling = (rows.stride(0), rows.stride(1)), (weight.numpy(), eps)
+    strides, scaling = (rows.stride(0), rows.stride(1)), (flat(weight), eps)
     rms_norm_all(flat(rows), strides, scaling, out.numpy(), num_threads(out.numel()))
     return out.view(x.shape)
 
@@ -56,7 +56,7 @@ def add_rms_norm_cpu(x: Tensor, residual: Tensor, weight: Tensor, eps: float) ->
     assert x.shape == residual.shape, f"x {x.shape}, residual {residual.shape}"
     assert weight.shape == x.shape[1:], f"weight {weight.shape}, x {x.shape}"
     out, total = torch.empty(x.shape), torch.empty(x.shape)
-    strides, scaling, results = (x.stride(0), residual.stride(0)), (weight.numpy(), eps), (out.numpy(), total.numpy())
+    strides, scaling, results = (x.stride(0), residual.stride(0)), (flat(weight), eps), (out.numpy(), total.numpy())
     add_rms_norm_all(flat(x), flat(residual), strides, scaling, results, num_threads(out.numel()))
     return out, total
 
@@ -71,10 +71,11 @@ def rms_norm_all(x: Floats, strides: Pair, scaling: Scaling, out: Floats, thread
 
 
 @compiled()
-def rms_norm_share(x: Floats, strides: Pair, scaling: Scaling, out: Floats, thread: int, threads: int) -> None:
+def rms_norm_share(x: Floats, strides: Pair, scaling: Scaling, out: Floats, thread: Thread, threads: int) -> None:
     """A thread's tokens of out [T, H, M]; strides are x's from token to token and head to head."""
     (x_t, x_h), (num_tokens, num_heads, size) = strides, out.shape
-    for t in share_of(num_tokens, thread, threads):
+    start, end = share_of(num_tokens, thread, threads)
+    for t in range(start, end):
         for h in range(num_heads):
             norm_row(x[t * x_t + h * x_h : t * x_t + h * x_h + size], scaling, out[t, h])
 
@@ -92,12 +93,12 @@ def add_rms_norm_all(
 
 @compiled()
 def add_rms_norm_share(
-    x: Floats, residual: Floats, strides: Pair, scaling: Scaling, results: Results, thread: int, threads: int
+    x: Floats, residual: Floats, strides: Pair, scaling: Scaling, results: Results, thread: Thread, threads: int
 ) -> None:
     """A thread's rows of out and total [T, M]; strides are those of x and residual from row to row."""
-    (x_t, residual_t), (out, total) = strides, results
-    size = out.shape[1]
-    for t in share_of(len(out), thread, threads):
+    (x_t, residual_t), (out, total), size = strides, results, results[0].shape[1]
+    start, end = share_of(len(out), thread, threads)
+    for t in range(start, end):
         a, b, row = x[t * x_t : t * x_t + size], residual[t * residual_t : t * residual_t + size], total[t]
         for i in range(size):
             row[i] = a[i] + b[i]

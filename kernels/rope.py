@@ -11,7 +11,7 @@ import torch
 from numba import prange
 from torch import Tensor
 
-from .jit import Floats, compiled, flat, num_threads, share_of
+from .jit import Floats, Thread, compiled, flat, num_threads, share_of
 
 Strides = tuple[int, int, int, int]  # of x from token to token and head to head, of cos, of sin
 
@@ -44,12 +44,13 @@ def rope_all(x: Floats, cos: Floats, sin: Floats, strides: Strides, out: Floats,
 
 @compiled()
 def rope_share(
-    x: Floats, cos: Floats, sin: Floats, strides: Strides, out: Floats, thread: int, threads: int
+    x: Floats, cos: Floats, sin: Floats, strides: Strides, out: Floats, thread: Thread, threads: int
 ) -> None:
     """A thread's tokens of out [T, H, D]."""
     (x_t, x_h, cos_t, sin_t), (num_tokens, num_heads, head_dim) = strides, out.shape
     half = head_dim // 2
-    for t in share_of(num_tokens, thread, threads):
+    start, end = share_of(num_tokens, thread, threads)
+    for t in range(start, end):
         c, s = cos[t * cos_t : t * cos_t + half], sin[t * sin_t : t * sin_t + half]
         for h in range(num_heads):
             head = x[t * x_t + h * x_h : t * x_t + h * x_h + head_dim]

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import silu
 
 from .exp import ONE, exp
-from .jit import Floats, compiled, flat, num_threads, share_of
+from .jit import Floats, Thread, compiled, flat, num_threads, share_of
 
 
 def silu_mul_spec(gate_up: Tensor) -> Tensor:
@@ -42,10 +42,11 @@ def silu_mul_all(gate_up: Floats, gate_up_t: int, out: Floats, threads: int) -> 
 
 
 @compiled()
-def silu_mul_share(gate_up: Floats, gate_up_t: int, out: Floats, thread: int, threads: int) -> None:
+def silu_mul_share(gate_up: Floats, gate_up_t: int, out: Floats, thread: Thread, threads: int) -> None:
     """A thread's rows of out [T, F]; those of gate_up are gate_up_t apart."""
     size = out.shape[1]
-    for t in share_of(len(out), thread, threads):
+    start, end = share_of(len(out), thread, threads)
+    for t in range(start, end):
         row = gate_up[t * gate_up_t : t * gate_up_t + 2 * size]
         gate, up, result = row[:size], row[size:], out[t]
         for f in range(size):

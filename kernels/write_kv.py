@@ -30,7 +30,7 @@ def write_kv_cpu(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, slot_mappin
     assert k.dtype == v.dtype == keys.dtype == values.dtype == torch.float32, f"{k.dtype}, {keys.dtype}"
     for new, cache in ((k, keys), (v, values)):
         if new.numel():
-            write_rows(flat(new), new.stride()[:2], cache.numpy(), slot_mapping.numpy())
+            write_rows(flat(new), (new.stride(0), new.stride(1)), cache.numpy(), slot_mapping.numpy())
 
 
 @compiled()
