@@ -33,7 +33,14 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from minipaged.kernels import paged_attention_triton, rms_norm, rope, sample_triton, silu_mul, write_kv_triton
+from minipaged.kernels import (
+    paged_attention_triton,
+    rms_norm_triton,
+    rope_triton,
+    sample_triton,
+    silu_mul_triton,
+    write_kv_triton,
+)
 from minipaged.kernels.paged_attention_triton import paged_attention
 
 TARGETS = {
@@ -115,11 +122,14 @@ def cases() -> Iterator[tuple[str, Callable[[], Any]]]:
         yield f"D {head_dim}, G 4, decode, 8 splits", partial(attend, head_dim, 4, 1, 8)
         yield f"K {KV_HEADS}, D {head_dim}", partial(write, head_dim)
         angles = meta(64, 1, head_dim // 2)
-        yield f"H 32, D {head_dim}", partial(rope.rope, meta(64, 48, head_dim)[:, :32], angles, angles)
+        yield f"H 32, D {head_dim}", partial(rope_triton.rope, meta(64, 48, head_dim)[:, :32], angles, angles)
     for size in (576, 4096, 8192):
-        yield f"M {size}", partial(rms_norm.rms_norm, meta(64, size), meta(size), 1e-5)
-        yield f"M {size}, added", partial(rms_norm.add_rms_norm, meta(64, size), meta(64, size), meta(size), 1e-5)
-    yield "F 14336", partial(silu_mul.silu_mul, meta(64, 2 * 14336))
+        yield f"M {size}", partial(rms_norm_triton.rms_norm, meta(64, size), meta(size), 1e-5)
+        yield (
+            f"M {size}, added",
+            partial(rms_norm_triton.add_rms_norm, meta(64, size), meta(64, size), meta(size), 1e-5),
+        )
+    yield "F 14336", partial(silu_mul_triton.silu_mul, meta(64, 2 * 14336))
     for vocab_size in (49152, 151936):
         yield f"V {vocab_size}", partial(draw, vocab_size, False)
         yield f"V {vocab_size}, edited and masked", partial(draw, vocab_size, True)

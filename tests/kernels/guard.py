@@ -6,9 +6,12 @@
 And what a kernel's result may differ by from its specification, computed in float32: so many roundings of its dtype,
 relative to the largest number that went in."""
 
+from functools import partial
 from unittest.mock import patch
 
 import torch
+
+from minipaged.kernels import jit
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPES = [torch.float32, torch.float16] + [torch.bfloat16] * (DEVICE == "cuda")  # the interpreter's bfloat16 is broken
@@ -21,7 +24,7 @@ def guarded(launcher, *args):
     """launcher(*args), all it allocates poisoned and walled in."""
     rooms = []
 
-    def empty(*size, dtype, device):
+    def empty(*size, dtype=torch.float32, device="cpu"):
         shape = real_empty(*size, device="meta").shape
         room = torch.full((WALL + shape.numel() + WALL,), SENTINEL, dtype=dtype, device=device)
         rooms.append(room)
@@ -33,6 +36,23 @@ def guarded(launcher, *args):
         assert (room[:WALL] == SENTINEL).all(), "written before what was allocated"
         assert (room[-WALL:] == SENTINEL).all(), "written behind what was allocated"
     return out
+
+
+def on_threads(num_threads, launcher, *args):
+    """launcher(*args), a CPU's, shared by so many threads however little there is to do."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(num_threads)
+    try:
+        with patch.object(jit, "WORTH_WAKING", 0):
+            return launcher(*args)
+    finally:
+        torch.set_num_threads(before)
+
+
+def makes(launcher, twin):
+    """Who does the same on this machine, with a dtype: Triton's kernel, the CPU's, and that on three threads."""
+    twins = (twin, partial(on_threads, 3, twin)) if DEVICE == "cpu" else ()
+    return [(launcher, dtype) for dtype in DTYPES] + [(make, torch.float32) for make in twins]
 
 
 def assert_close(out, expected, largest=1.0):

@@ -3,11 +3,13 @@
     mutants/*.toml     file; then for each mutant the fault it stands for, the old text and the new
     judge              a few small launches against the specification, in the order of what they cost
 
-A mutant is written to a folder of its own, as the interpreter reads a kernel from its file, and imported from there.
-Wrong addresses are real: a judge leaves room around what it hands out, so that they hit nobody else's memory."""
+A mutant is written to a folder of its own, as the interpreter reads a kernel from its file, and imported from there; a
+CPU's loops are not compiled, but run by Python. Wrong addresses are real: a judge leaves room around what it hands out,
+so that they hit nobody else's memory."""
 
 import sys
 import tomllib
+from functools import partial
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from unittest.mock import patch
@@ -15,14 +17,14 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from minipaged.kernels import sample_triton
+from minipaged.kernels import jit, sample_triton
 from minipaged.kernels.paged_attention_triton import Tiles
 from minipaged.kernels.rms_norm import add_rms_norm_spec, rms_norm_spec
 from minipaged.kernels.rope import rope_spec
 from minipaged.kernels.silu_mul import silu_mul_spec
 from minipaged.kernels.write_kv import write_kv_spec
 from tests.kernels.asking import Ask, answers, draw_logits, run
-from tests.kernels.guard import DEVICE, assert_close, guarded, randn
+from tests.kernels.guard import DEVICE, assert_close, guarded, on_threads, randn
 from tests.kernels.pool import SPARE, World, far_apart
 
 KERNELS = Path(__file__).parent.parent.parent / "kernels"
@@ -44,7 +46,8 @@ def load(text, folder):
     path.write_text(text)
     spec = spec_from_file_location("minipaged.kernels.mutant", path)
     module = module_from_spec(spec)
-    spec.loader.exec_module(module)
+    with patch.object(jit, "compiled", lambda **options: lambda loops: loops):
+        spec.loader.exec_module(module)
     sys.modules.pop("minipaged.kernels.mutant", None)
     return module
 
@@ -104,24 +107,54 @@ def judge_write_kv_triton(module):
     assert torch.equal(torch.stack((keys[2, :, 7], keys[1, :, 0])), k)
 
 
-def judge_rms_norm(module):
-    x, weight = 1e-3 * randn(5, 7, 30)[:, 2:5, :24], randn(24, seed=1)
-    assert_close(guarded(module.rms_norm, x, weight, 1e-5), rms_norm_spec(x, weight, 1e-5), 16)
+def judge_rms_norm_triton(module):
+    judge_small_rows(module.rms_norm)
     x, residual, weight = randn(5, 32).half()[:, :24], randn(5, 24, seed=1).half(), torch.ones(24).half()
     out, total = guarded(module.add_rms_norm, x, residual, weight, 1e-5)
     assert torch.equal(total, x + residual)
     assert torch.equal(out, add_rms_norm_spec(x, residual, weight, 1e-5)[0])
 
 
+def judge_rms_norm(module):
+    judge_small_rows(partial(on_threads, 3, module.rms_norm_cpu))
+    x, residual, weight = randn(5, 28)[:, :24], randn(5, 32, seed=1)[:, :24], randn(24, seed=2)
+    out, total = guarded(on_threads, 3, module.add_rms_norm_cpu, x, residual, weight, 1e-5)
+    assert torch.equal(total, x + residual)
+    assert_close(out, add_rms_norm_spec(x, residual, weight, 1e-5)[0], 16)
+
+
+def judge_small_rows(rms_norm):
+    x, weight = 1e-3 * randn(5, 7, 30)[:, 2:5, :24], randn(24, seed=1)  # so small that eps counts
+    assert_close(guarded(rms_norm, x, weight, 1e-5), rms_norm_spec(x, weight, 1e-5), 16)
+
+
+def judge_rope_triton(module):
+    judge_turning(module.rope)
+
+
 def judge_rope(module):
+    judge_turning(partial(on_threads, 3, module.rope_cpu))
+
+
+def judge_turning(rope):
     angles = 100 * randn(3, 1, 12, seed=1)
     x, cos, sin = randn(3, 23, 24)[:, 1:20], angles.cos(), angles.sin()
-    assert_close(guarded(module.rope, x, cos, sin), rope_spec(x, cos, sin), 8)
+    assert_close(guarded(rope, x, cos, sin), rope_spec(x, cos, sin), 8)
+    x = x.transpose(0, 1)[:3]
+    assert_close(guarded(rope, x, cos, sin), rope_spec(x, cos, sin), 8)
+
+
+def judge_silu_mul_triton(module):
+    judge_gates(module.silu_mul)
 
 
 def judge_silu_mul(module):
+    judge_gates(partial(on_threads, 3, module.silu_mul_cpu))
+
+
+def judge_gates(silu_mul):
     gate_up = randn(3, 50)[:, :46]
-    assert_close(guarded(module.silu_mul, gate_up), silu_mul_spec(gate_up), 16)
+    assert_close(guarded(silu_mul, gate_up), silu_mul_spec(gate_up), 16)
 
 
 def judge_sample_triton(module):
