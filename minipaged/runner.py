@@ -149,7 +149,7 @@ def warm_up(runner: ModelRunner) -> None:
     notice.daemon = True
     notice.start()
     try:
-        for num_tokens in (1, 2):  # of one token, even a slice is contiguous: that is a type of its own
+        for num_tokens in (1, 2):  # to Triton, a size of one is a type of its own
             runner.run_one(num_tokens)
     finally:
         notice.cancel()
