@@ -25,7 +25,7 @@ def model(folder):
 
 
 def three_tokens(logits_indices):
-    return Batch([1, 2, 3], [0, 1, 2], [0, 1, 2], [0, 3], [3], [[0]], logits_indices, [0, len(logits_indices)], [])
+    return Batch([1, 2, 3], [0, 1, 2], [0, 1, 2], [0, 3], [3], [[0]], logits_indices, [0, len(logits_indices)], [], [])
 
 
 def test_auto_and_none_become_facts(model):
@@ -113,7 +113,7 @@ def test_the_default_model_answers():
     while len(tokens) < len(prompt) + 8:
         n = len(tokens)
         positions = list(range(n))
-        batch = Batch(tokens, positions, positions, [0, n], [n], [[0]], [n - 1], [0, 1], [])
+        batch = Batch(tokens, positions, positions, [0, n], [n], [[0]], [n - 1], [0, 1], [], [])
         tokens.append(int(model(batch, cache).argmax()))
     assert model.decode(tokens[len(prompt) :]).startswith("The capital of France is Paris.")
     assert 2 in model.eos_token_ids
