@@ -1,6 +1,6 @@
 """A row of logits becomes one token: the likeliest, or a draw that depends on nothing but (seed, position).
 
-    logits -> processors.py -> divided by temperature -> softmax -> probabilities p        float32
+    logits -> processors.py -> divided by temperature -> exp -> weights p                  float32
     min_p   drop what is less likely than min_p times the likeliest
     top_k   keep the k likeliest
     top_p   of what is left, keep the fewest that have top_p of its mass
@@ -9,9 +9,13 @@
     p        |--- 0 ---|- 1 -|------- 2 -------|- 3 -|
     u * sum   ................^                           -> token 2: the first whose running sum exceeds it
 
-Of equally likely tokens the smaller id is kept first. Running sums are float64. Invariant: a row's token does not
-depend on the other rows, so a request draws the same alone and in company. A row with a NaN gives NO_TOKEN. Order and
-meaning are vLLM's; what the model itself thought of a token is in `logprobs.py`. (From level 01.)"""
+Of equally likely tokens the smaller id is kept first. Running sums are float64, over float32 sums of blocks. Invariant:
+a row's token does not depend on the other rows, so a request draws the same alone and in company. A row with a NaN
+gives NO_TOKEN. Order and meaning are vLLM's; what the model itself thought of a token is in `logprobs.py`. (From level
+01.)"""
+
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,21 +25,31 @@ from .processors import process
 from .sampling_params import SamplingParams
 
 MASK = 2**64 - 1
-NUM_CANDIDATES = 1024  # enough for top_p nearly always, and far cheaper than sorting 49,152
+NUM_CANDIDATES = 128  # enough for top_p mostly, and far cheaper than sorting 49,152
+NUM_ROWS = 16  # worked on at once: their logits stay in a CPU's cache
+BLOCK = 128  # weights that are summed at once
 
 
 def sample(logits: Tensor, rows: list[Row]) -> list[int]:
-    """One token id for each row, from float32 logits [R + Q, V]: from R on nothing is drawn."""
-    return choose_tokens(process(logits[: len(rows)], rows), rows) if rows else []
+    """One token id for each row, from float32 logits [R + Q, V]: from R on nothing is drawn.
 
-
-def choose_tokens(logits: Tensor, rows: list[Row]) -> list[int]:
-    """[R, V], processed -> R tokens; greedy rows cost neither softmax nor sort."""
-    tokens = likeliest(logits)
-    if random := [i for i, row in enumerate(rows) if not row.params.greedy]:
-        tokens[random], _ = draw(logits[random], [rows[i] for i in random])
-    result: list[int] = tokens.tolist()
+    A few rows at a time; those of greedy requests cost neither softmax nor sort."""
+    parts = [slice(start, min(start + NUM_ROWS, len(rows))) for start in range(0, len(rows), NUM_ROWS)]
+    tokens = [choose_tokens(process(logits[part], rows[part]), rows[part]) for part in parts]
+    result: list[int] = torch.cat(tokens).tolist() if tokens else []
     return result
+
+
+def choose_tokens(logits: Tensor, rows: list[Row]) -> Tensor:
+    """[N, V], processed -> [N]"""
+    random = [i for i, row in enumerate(rows) if not row.params.greedy]
+    if not random:
+        return likeliest(logits)
+    greedy = [i for i, row in enumerate(rows) if row.params.greedy]
+    tokens = torch.empty(len(rows), dtype=torch.int64, device=logits.device)
+    tokens[greedy] = likeliest(logits[greedy])
+    tokens[random], _ = draw(logits[random], [rows[i] for i in random])
+    return tokens
 
 
 def likeliest(logits: Tensor) -> Tensor:
@@ -51,53 +65,102 @@ def draw(logits: Tensor, rows: list[Row]) -> tuple[Tensor, Tensor]:
 
 
 def distribution(logits: Tensor, params: list[SamplingParams]) -> Tensor:
-    """What is drawn from, [N, V] -> [N, V]: after a cut the rows need no longer add up to 1. None may be greedy."""
+    """What is drawn from, [N, V] -> [N, V]: weights, of which the largest is 1. None may be greedy."""
     temperature = column([p.temperature for p in params], logits)
-    scaled = (logits - logits.amax(-1, keepdim=True)) / temperature  # the best first at 0: no overflow at 1e-5
-    return cut(scaled.softmax(-1), params)
+    scaled = logits - logits.amax(-1, keepdim=True)  # the best first at 0: no overflow at 1e-5
+    return cut(scaled.div_(temperature).exp_(), params)
 
 
 def pick(weights: Tensor, numbers: list[float]) -> Tensor:
-    """[N, V] -> [N], by inverting each row's cumulative distribution at its own random number in [0, 1)."""
-    sums = weights.cumsum(-1, dtype=torch.float64)  # [N, V]
-    tokens = torch.searchsorted(sums, column(numbers, weights, torch.float64) * sums[:, -1:], right=True)[:, 0]
-    return tokens.masked_fill(~(sums[:, -1] > 0), NO_TOKEN)  # the sum of a NaN's row is NaN, or 0 after a cut
+    """[N, V] -> [N], by inverting each row's cumulative distribution at its own random number in [0, 1).
+
+    First the block in which it lies, then the token: what must be summed one by one is short."""
+    blocks = split(weights)
+    sums = blocks.sum(-1).cumsum(-1, dtype=torch.float64)  # [N, V / BLOCK]
+    target = column(numbers, weights, torch.float64) * sums[:, -1:]
+    block = torch.searchsorted(sums, target, right=True).clamp(max=sums.shape[-1] - 1)  # [N, 1]
+    before = torch.where(block > 0, sums.gather(-1, (block - 1).clamp(min=0)), 0.0)
+    each = torch.arange(len(weights), device=weights.device)
+    inner = blocks[each, block[:, 0]].cumsum(-1, dtype=torch.float64)  # [N, BLOCK]
+    # a block's own sum is rounded: never beyond its last token of any weight
+    target = torch.minimum(target - before, inner[:, -1:].nextafter(torch.zeros_like(before)))
+    tokens = block * BLOCK + torch.searchsorted(inner, target, right=True)
+    return tokens[:, 0].masked_fill(~(sums[:, -1] > 0), NO_TOKEN)  # the sum of a NaN's row is NaN
 
 
-def cut(probs: Tensor, params: list[SamplingParams]) -> Tensor:
+def split(weights: Tensor) -> Tensor:
+    """[N, V] -> [N, V / BLOCK, BLOCK], with zeros at the end if it does not divide."""
+    if weights.shape[-1] % BLOCK:
+        weights = torch.nn.functional.pad(weights, (0, -weights.shape[-1] % BLOCK))
+    return weights.view(len(weights), -1, BLOCK)
+
+
+def cut(weights: Tensor, params: list[SamplingParams]) -> Tensor:
     """Zero what min_p, top_k and top_p exclude from [N, V]; who asks for none of them pays for none."""
-    if any(p.min_p > 0 for p in params):
-        floor = probs.amax(-1, keepdim=True) * column([p.min_p for p in params], probs)
-        probs = probs.masked_fill(probs < floor, 0.0)
-    if chosen := [i for i, p in enumerate(params) if 0 < p.top_k < probs.shape[-1]]:
-        probs[chosen] = keep_top_k(probs[chosen], [params[i].top_k for i in chosen])
-    if chosen := [i for i, p in enumerate(params) if p.top_p < 1]:
-        probs[chosen] = keep_top_p(probs[chosen], [params[i].top_p for i in chosen])
-    return probs
+    vocab_size = weights.shape[-1]
+    weights = cut_rows(weights, keep_min_p, {i: p.min_p for i, p in enumerate(params) if p.min_p > 0})
+    weights = cut_rows(weights, keep_top_k, {i: p.top_k for i, p in enumerate(params) if 0 < p.top_k < vocab_size})
+    return cut_rows(weights, keep_top_p, {i: p.top_p for i, p in enumerate(params) if p.top_p < 1})
 
 
-def keep_top_k(probs: Tensor, limits: list[int]) -> Tensor:
-    """Zero all but the limits[n] likeliest of row n of [N, V]."""
-    return keep_likeliest(probs, probs.topk(max(limits)).values, column(limits, probs, torch.int64))
+def cut_rows(weights: Tensor, keep: Callable[[Tensor, list[Any]], Tensor], values: dict[int, Any]) -> Tensor:
+    """Let `keep` have the rows for which there is a value."""
+    if len(values) == len(weights):
+        return keep(weights, [*values.values()])
+    if chosen := [*values]:
+        weights[chosen] = keep(weights[chosen], [*values.values()])
+    return weights
 
 
-def keep_top_p(probs: Tensor, shares: list[float]) -> Tensor:
-    """Zero all but the fewest tokens that have the share shares[n] of the mass of row n of [N, V]."""
-    wanted = column(shares, probs, torch.float64) * probs.sum(-1, keepdim=True, dtype=torch.float64)
-    likeliest = probs.topk(min(NUM_CANDIDATES, probs.shape[-1])).values
-    if (likeliest.sum(-1, keepdim=True, dtype=torch.float64) < wanted).any():
-        likeliest = probs.sort(descending=True).values
-    sums = likeliest.cumsum(-1, dtype=torch.float64)
-    counts = (sums < wanted).sum(-1, keepdim=True) + 1
-    return keep_likeliest(probs, likeliest, counts.clamp(max=likeliest.shape[-1]))
+def keep_min_p(weights: Tensor, shares: list[float]) -> Tensor:
+    """Zero what is less than the share shares[n] of the largest of row n of [N, V], in place."""
+    floor = weights.amax(-1, keepdim=True) * column(shares, weights)
+    return weights.masked_fill_(weights < floor, 0.0)
 
 
-def keep_likeliest(probs: Tensor, likeliest: Tensor, counts: Tensor) -> Tensor:
-    """Zero all but counts[n] tokens of row n; likeliest [N, ...] begins with their probabilities, in order."""
-    last = likeliest.gather(-1, counts - 1)  # [N, 1], the smallest that is kept
-    above, equal = probs > last, probs == last
-    room = counts - above.sum(-1, keepdim=True)
-    return probs.masked_fill(~(above | (equal & (equal.cumsum(-1) <= room))), 0.0)
+def keep_top_k(weights: Tensor, limits: list[int]) -> Tensor:
+    """Zero all but the limits[n] likeliest of row n of [N, V], in place."""
+    likeliest = weights.topk(min(max(limits) + 1, weights.shape[-1])).values
+    return keep_likeliest(weights, *find_last(likeliest, column(limits, weights, torch.int64)))
+
+
+def keep_top_p(weights: Tensor, shares: list[float]) -> Tensor:
+    """Zero all but the fewest tokens that have the share shares[n] of the mass of row n of [N, V], in place."""
+    total = split(weights).sum(-1).sum(-1, keepdim=True, dtype=torch.float64)
+    return keep_likeliest(weights, *gather_mass(weights, column(shares, weights, torch.float64) * total))
+
+
+def gather_mass(weights: Tensor, wanted: Tensor, num_candidates: int = NUM_CANDIDATES) -> tuple[Tensor, Tensor, Tensor]:
+    """`find_last` of the fewest tokens of row n that weigh wanted[n] together.
+
+    Only the likeliest are put in order; rows where they are not enough are asked again, with many more."""
+    num_candidates = min(num_candidates, weights.shape[-1])
+    likeliest = weights.topk(num_candidates).values
+    counts = (likeliest.cumsum(-1, dtype=torch.float64) < wanted).sum(-1, keepdim=True) + 1
+    found = find_last(likeliest, counts.clamp(max=num_candidates))
+    short = (counts[:, 0] >= num_candidates).nonzero()[:, 0]
+    if len(short) and num_candidates < weights.shape[-1]:
+        more = gather_mass(weights[short], wanted[short], 16 * num_candidates)
+        for ours, theirs in zip(found, more, strict=True):
+            ours[short] = theirs
+    return found
+
+
+def find_last(likeliest: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Of likeliest [N, ...], in order: the counts[n]-th of row n, counts, and whether the one behind it is equal."""
+    last = likeliest.gather(-1, counts - 1)
+    behind = likeliest.gather(-1, counts.clamp(max=likeliest.shape[-1] - 1))
+    return last, counts, (behind == last) & (counts < likeliest.shape[-1])
+
+
+def keep_likeliest(weights: Tensor, last: Tensor, counts: Tensor, is_tied: Tensor) -> Tensor:
+    """Zero all but counts[n] tokens of row n, the least of which weighs last[n]; of equal ones the first are kept."""
+    if len(tied := is_tied[:, 0].nonzero()[:, 0]):
+        ours = weights[tied]
+        equal = ours == last[tied]
+        room = counts[tied] - (ours > last[tied]).sum(-1, keepdim=True)
+        weights[tied] = ours.masked_fill_(equal & (equal.cumsum(-1) > room), 0.0)
+    return weights.masked_fill_(weights < last, 0.0)
 
 
 def column(values: list[float] | list[int], like: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -80,22 +80,8 @@ class SamplingParams:
     num_speculative_tokens: int | None = None
 
     def __post_init__(self) -> None:
-        check_integer("n", self.n, 1, MAX_CHOICES)
-        check_number("temperature", self.temperature, 0)
-        check_number("top_p", self.top_p, 0, 1, above_low=True)
-        check_integer("top_k", self.top_k, -1)
-        check_number("min_p", self.min_p, 0, 1)
-        check_number("presence_penalty", self.presence_penalty, -2, 2)
-        check_number("frequency_penalty", self.frequency_penalty, -2, 2)
-        check_number("repetition_penalty", self.repetition_penalty, 0, above_low=True)
-        check_integer("seed", self.seed, -(2**63), 2**63 - 1, optional=True)
-        check_integer("max_tokens", self.max_tokens, 1, optional=True)
-        check_integer("min_tokens", self.min_tokens, 0, self.max_tokens)
-        check_integer("logprobs", self.logprobs, -1, optional=True)
-        check_integer("prompt_logprobs", self.prompt_logprobs, -1, optional=True)
-        for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"):
-            check_boolean(name, getattr(self, name))
-        check_integer("num_speculative_tokens", self.num_speculative_tokens, 0, optional=True)
+        self.check_chances()
+        self.check_limits()
         self.check_text()
         self.check_tokens()
 
@@ -113,6 +99,26 @@ class SamplingParams:
             object.__setattr__(self, "allowed_token_ids", check_token_ids("allowed_token_ids", self.allowed_token_ids))
             if not self.allowed_token_ids:
                 raise ValueError("allowed_token_ids must have at least one token id, not none")
+
+    def check_chances(self) -> None:
+        check_number("temperature", self.temperature, 0)
+        check_number("top_p", self.top_p, 0, 1, above_low=True)
+        check_integer("top_k", self.top_k, -1)
+        check_number("min_p", self.min_p, 0, 1)
+        check_number("presence_penalty", self.presence_penalty, -2, 2)
+        check_number("frequency_penalty", self.frequency_penalty, -2, 2)
+        check_number("repetition_penalty", self.repetition_penalty, 0, above_low=True)
+        check_integer("seed", self.seed, -(2**63), 2**63 - 1, optional=True)
+
+    def check_limits(self) -> None:
+        check_integer("n", self.n, 1, MAX_CHOICES)
+        check_integer("max_tokens", self.max_tokens, 1, optional=True)
+        check_integer("min_tokens", self.min_tokens, 0, self.max_tokens)
+        check_integer("logprobs", self.logprobs, -1, optional=True)
+        check_integer("prompt_logprobs", self.prompt_logprobs, -1, optional=True)
+        check_integer("num_speculative_tokens", self.num_speculative_tokens, 0, optional=True)
+        for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"):
+            check_boolean(name, getattr(self, name))
 
     @property
     def greedy(self) -> bool:

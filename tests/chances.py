@@ -94,7 +94,8 @@ def judge():
     words = choose(p.expand(NUM_DRAWS, 3), q.expand(NUM_DRAWS, 3), x, rows)
     found = p_value(words.bincount(minlength=3).tolist(), p.tolist())
     assert found > 1e-3, f"three words come too often or too rarely: p-value {found:.2g}"
-    params = SamplingParams(temperature=1.0, max_tokens=3, ignore_eos=True)
+    wishes = {"frequency_penalty": 1.0, "logit_bias": {4: 1.5}}
+    params = SamplingParams(temperature=1.0, max_tokens=3, ignore_eos=True, **wishes)
     check_frequencies(draws(params, drafting_with(lambda engine: Dice(salt=1)), 3000), params)
 
 

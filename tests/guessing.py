@@ -35,12 +35,14 @@ def astray(engine, answer_to):
     """Takes a wrong turn first, and then says what the model would say on that way."""
 
     def guess(seq, limit):
-        tokens = [*seq.tokens, *(token ^ 1 for token in right(answer_to)(seq, 1))]
-        while len(tokens) > len(seq.tokens) and (word := engine.model.says(tokens, seq.params)) != NO_TOKEN:
-            if len(tokens) - len(seq.tokens) >= limit:
+        n = seq.num_prompt_tokens
+        prompt, drafts = seq.tokens[:n], [token ^ 1 for token in right(answer_to)(seq, 1)]
+        while drafts and len(drafts) < limit:
+            word = engine.model.says(prompt, [*seq.tokens[n:], *drafts], seq.params)
+            if word == NO_TOKEN:
                 break
-            tokens.append(word)
-        return tuple(tokens[len(seq.tokens) :][:limit])
+            drafts.append(word)
+        return tuple(drafts[:limit])
 
     return Scripted(engine.drafter.length, guess)
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minipaged.batch import NO_TOKEN, Row
-from minipaged.sampling import keep_top_p, sample, uniform
+from minipaged.sampling import keep_top_k, keep_top_p, pick, sample, uniform
 from minipaged.sampling_params import SamplingParams
 
 PROBS = [0.35, 0.25, 0.2, 0.1, 0.06, 0.04]
@@ -167,3 +167,40 @@ def test_random_numbers_are_even(axis):
     assert sum((counts[i] - 1250) ** 2 / 1250 for i in range(16)) < 37.7  # 99.9 % of chi-square with 15
     lagged = sum((a - 0.5) * (b - 0.5) for a, b in pairwise(numbers)) / len(numbers) * 12
     assert abs(lagged) < 0.03
+
+
+@pytest.mark.parametrize("vocab_size", [127, 128, 129, 1000])
+def test_a_number_finds_its_token_whichever_block_it_lies_in(vocab_size):
+    weights = torch.zeros(1, vocab_size)
+    weights[0, [0, 126, vocab_size // 2, vocab_size - 1]] = torch.tensor([1.0, 2.0, 1.0, 4.0])
+    ends = weights[0].double().cumsum(-1) / weights.sum()
+    for number in [0.0, 0.1, 0.2, 0.3, 0.45, 0.55, 0.9, 1 - 2**-52]:
+        assert pick(weights, [number]).tolist() == [int((ends <= number).sum())]
+
+
+def test_no_number_finds_a_token_without_weight():
+    weights = torch.rand(50, 600, generator=torch.Generator().manual_seed(0)) ** 9
+    weights[:, 100:160] = weights[:, 250:] = 0  # a block ends in zeros, and so does the row
+    sums = weights.double().cumsum(-1) / weights.double().sum(-1, keepdim=True)
+    for border in (99, 127, 249):  # at the very border, where a rounded sum may fall on either side
+        numbers = [min(float(x), 1 - 2**-52) for x in sums[:, border]]
+        for tokens in (pick(weights, numbers), pick(weights, [math.nextafter(x, 0) for x in numbers])):
+            assert (weights.gather(-1, tokens[:, None]) > 0).all()
+
+
+@pytest.mark.parametrize("vocab_size", [3000, 20_000])
+def test_in_a_large_vocabulary_too_company_changes_nothing(vocab_size):
+    logits = 3 * torch.randn(40, vocab_size, generator=torch.Generator().manual_seed(1))
+    rows = [row(position=i, seed=i, **MIXTURE[i % len(MIXTURE)]) for i in range(40)]
+    alone = [sample(logits[i : i + 1], [rows[i]])[0] for i in range(40)]
+    assert sample(logits, rows) == alone
+    assert sample(logits.flip(0), rows[::-1]) == alone[::-1]
+
+
+def test_of_tokens_tied_at_the_border_the_first_are_kept_in_every_row_by_itself():
+    weights = torch.tensor([[1.0, 0.5, 0.5, 0.5, 0.25], [0.5, 1.0, 0.25, 0.5, 0.25]])
+    assert (keep_top_k(weights.clone(), [2, 3]) > 0).tolist() == [
+        [True, True] + [False] * 3,
+        [True, True, False, True, False],
+    ]
+    assert (keep_top_p(weights.clone(), [0.7, 0.9]) > 0).tolist() == [[True] * 3 + [False] * 2, [True] * 4 + [False]]

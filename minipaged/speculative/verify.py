@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ..batch import Batch, Row, unpack
 from ..processors import process
-from ..sampling import choose_tokens, column, distribution, pick, uniform
+from ..sampling import column, distribution, pick, sample, uniform
 from .drafter import Guess
 
 ACCEPT, RESIDUAL = 0x3C6EF372FE94F82B, 0x1F83D9ABFB41BD6B  # streams of random numbers that depend on no other draw
@@ -29,8 +29,7 @@ ACCEPT, RESIDUAL = 0x3C6EF372FE94F82B, 0x1F83D9ABFB41BD6B  # streams of random n
 
 def verify(batch: Batch, logits: Tensor, guesses: list[Guess]) -> list[list[int]]:
     """The tokens that each chunk gains, from float32 logits [R + Q, V]; the last is never a guess."""
-    logits = process(logits[: len(batch.rows)], batch.rows)
-    said = choose_tokens(logits, batch.rows)
+    said = sample(logits, batch.rows)
     judge(batch, logits, guesses, said)
     kept = []
     for guess, tokens in zip(guesses, unpack(batch, said), strict=True):
@@ -41,16 +40,14 @@ def verify(batch: Batch, logits: Tensor, guesses: list[Guess]) -> list[list[int]
 
 
 def judge(batch: Batch, logits: Tensor, guesses: list[Guess], said: list[int]) -> None:
-    """Where a guess was drawn from a distribution, replace what was said by it or by its replacement.
-
-    logits [R, V] are processed: drafts before a draft's row count as said."""
+    """Where a guess was drawn from a distribution, replace what was said by it or by its replacement."""
     starts = batch.row_start_loc[:-1]
     drawn = [(start, guess) for start, guess in zip(starts, guesses, strict=True) if guess.probs is not None]
     index = [start + i for start, guess in drawn for i in range(len(guess.token_ids))]
     if not index:
         return
     rows = [batch.rows[i] for i in index]
-    p = distribution(logits[index], [row.params for row in rows])  # [N, V]
+    p = distribution(process(logits[index], rows), [row.params for row in rows])  # [N, V]
     q = torch.cat([guess.probs for _, guess in drawn if guess.probs is not None])  # [N, V]
     x = torch.tensor([token_id for _, guess in drawn for token_id in guess.token_ids], device=p.device)  # [N]
     words = choose(p / p.sum(-1, keepdim=True), q, x, rows)

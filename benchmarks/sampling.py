@@ -1,0 +1,97 @@
+"""What drawing costs beside the forward that it follows: 256 rows of 49,152 words, each with wishes of its own.
+
+    python -m benchmarks.sampling [--rows N] [--context N] [--json FILE]
+
+    forward     one decode step of the default model in float32, every sequence with `context` tokens of keys
+    mixed       the wishes of WISHES, one row after the other
+    greedy      an argmax, and nothing else; the other lines are all rows with one kind of wishes
+
+Expected: mixed below a tenth of the forward, greedy below a hundredth. Each figure is the best of several windows, all
+of one run, so a busy machine slows all of them."""
+
+import argparse
+import json
+from functools import partial
+from itertools import cycle, islice
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+
+from benchmarks.limits import best_seconds
+from benchmarks.machine import describe_commit, describe_machine, describe_versions
+from minipaged.batch import Batch, Chunk, pack
+from minipaged.config import DEFAULT_MODEL, EngineConfig
+from minipaged.logprobs import measure
+from minipaged.runner import ModelRunner, load_model
+from minipaged.sampling import sample
+from minipaged.sampling_params import SamplingParams
+from minipaged.sequence import Sequence
+
+WISHES: dict[str, dict[str, Any]] = {
+    "greedy": {"temperature": 0},
+    "plain": {"temperature": 0.8},
+    "top_k": {"temperature": 0.8, "top_k": 50},
+    "top_p": {"temperature": 0.8, "top_p": 0.9},
+    "min_p": {"temperature": 1.0, "min_p": 0.05},
+    "penalised": {"temperature": 0, "repetition_penalty": 1.1, "frequency_penalty": 0.5},
+    "penalised and cut": {"temperature": 0.7, "top_k": 40, "top_p": 0.95, "presence_penalty": 0.5},
+    "biased": {"temperature": 0, "logit_bias": {7: -100, 9: 5}, "min_tokens": 500, "max_tokens": None},
+}
+
+
+def decoding(kinds: list[str], context: int, block_size: int, vocab_size: int) -> Batch:
+    """For each kind a sequence of `context` tokens, a quarter of them its prompt, all but the newest computed."""
+    rng, chunks = Random(0), []
+    num_blocks = -(-context // block_size)
+    for i, kind in enumerate(kinds):
+        tokens = [rng.randrange(100, vocab_size) for _ in range(context)]
+        seq = Sequence(str(i), tokens[: context // 4], SamplingParams(seed=i, **WISHES[kind]), 10**6, frozenset({2}))
+        seq.tokens += tokens[context // 4 :]
+        seq.num_computed_tokens = context - 1
+        seq.block_table = list(range(i * num_blocks, (i + 1) * num_blocks))
+        chunks.append(Chunk(seq, 1))
+    return pack(chunks, block_size)
+
+
+def measure_kinds(logits: torch.Tensor, kinds: list[str], context: int) -> dict[str, float]:
+    """Milliseconds to sample all rows: with each kind of wishes, then with all of them mixed."""
+    ways = {kind: [kind] * len(kinds) for kind in WISHES} | {"mixed": kinds}
+    figures = {}
+    for name, way in ways.items():
+        rows = decoding(way, context, context, logits.shape[-1]).rows
+        figures[name] = 1e3 * best_seconds(partial(sample, logits, rows))
+    return figures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.sampling", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--rows", type=int, default=256, help="sequences in the batch (default %(default)s)")
+    parser.add_argument("--context", type=int, default=128, help="tokens of each (default %(default)s)")
+    parser.add_argument("--model", default=DEFAULT_MODEL, help="(default %(default)s)")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write the figures there too")
+    args = parser.parse_args()
+    model = load_model(EngineConfig(model=args.model, device="cpu", dtype="float32"))
+    facts = {"machine": describe_machine(), "versions": describe_versions(), **describe_commit()}
+    figures = run(model, args.rows, args.context)
+    for name, ms in figures.items():
+        print(f"{name:<20}{ms:>10.1f} ms{ms / figures['forward']:>10.1%} of the forward")
+    if args.json:
+        args.json.write_text(json.dumps({**facts, "rows": args.rows, "context": args.context, "ms": figures}, indent=1))
+
+
+def run(model: ModelRunner, num_rows: int, context: int) -> dict[str, float]:
+    kinds = list(islice(cycle(WISHES), num_rows))
+    batch = decoding(kinds, context, 16, model.vocab_size)
+    kv_cache = model.new_kv_cache(num_blocks=num_rows * -(-context // 16), block_size=16)
+    logits = model(batch, kv_cache)
+    figures = {"forward": 1e3 * best_seconds(lambda: model(batch, kv_cache))} | measure_kinds(logits, kinds, context)
+    asking = [row._replace(params=SamplingParams(logprobs=5)) for row in batch.rows]
+    tokens = [[token_id] for token_id in sample(logits, batch.rows)]
+    asked = batch._replace(rows=asking)
+    return figures | {"logprobs=5": 1e3 * best_seconds(lambda: measure(asked, logits, tokens))}
+
+
+if __name__ == "__main__":
+    main()
