@@ -105,7 +105,7 @@ def cut(weights: Tensor, params: list[SamplingParams]) -> Tensor:
 
 def cut_rows(weights: Tensor, keep: Callable[[Tensor, list[Any]], Tensor], values: dict[int, Any]) -> Tensor:
     """Let `keep` have the rows for which there is a value."""
-    if len(values) == len(weights):
+    if len(values) == len(weights) > 0:
         return keep(weights, [*values.values()])
     if chosen := [*values]:
         weights[chosen] = keep(weights[chosen], [*values.values()])

@@ -20,6 +20,7 @@ import json
 from collections.abc import Sequence as SequenceOf
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 Compiled = Future["xgrammar.CompiledGrammar"]
 CACHE_BYTES = 256 << 20  # of compiled grammars that may be asked for again
+NUM_THREADS = 4  # a large grammar may take half a minute: small ones need not wait behind it
 
 
 class Grammar:
@@ -97,7 +99,8 @@ class Grammars:
 
     def __init__(self, tokenizer: Tokenizer | None, vocab_size: int, eos_token_ids: frozenset[int]):
         self.tokenizer, self.vocab_size, self.eos_token_ids = tokenizer, vocab_size, eos_token_ids
-        self.pool = ThreadPoolExecutor(1, thread_name_prefix="grammars")
+        self.pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="grammars")
+        self.lock = Lock()
         self.open_now: WeakValueDictionary[str, Compiled] = WeakValueDictionary()  # what is in use is compiled once
 
     def check(self, structure: dict[str, Any]) -> None:
@@ -116,7 +119,9 @@ class Grammars:
         return Grammar(compiled, self.vocab_size)
 
     def compile(self, structure: dict[str, Any]) -> "xgrammar.CompiledGrammar":
-        return self.compiler.compile_grammar(read(structure))
+        with self.lock:  # whoever is first makes it
+            compiler = self.compiler
+        return compiler.compile_grammar(read(structure))
 
     @cached_property
     def compiler(self) -> "xgrammar.GrammarCompiler":

@@ -10,7 +10,7 @@ from minipaged import runner
 from minipaged.batch import Batch, pack
 from minipaged.config import EngineConfig
 from minipaged.kernels.paged_attention import attend_all
-from minipaged.runner import load_model
+from minipaged.runner import load_model, load_tokenizer
 from tests.tiny import VOCAB_SIZE, tiny_model
 
 
@@ -90,6 +90,15 @@ def test_end_of_text_is_what_any_of_three_files_says(tmp_path):
 def test_a_model_without_a_tokenizer_has_no_words(model):
     assert model.tokenizer is None
     assert model.decode([1, 2, 3]) == ""
+
+
+def test_a_tokenizer_that_cannot_decode_step_by_step_is_refused_by_its_folder(tmp_path, monkeypatch):
+    from transformers import AutoTokenizer
+
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", lambda folder: object())
+    (tmp_path / "vocab.json").write_text("{}")
+    with pytest.raises(ValueError, match=f"{tmp_path}: an? object cannot decode step by step"):
+        load_tokenizer(tmp_path)
 
 
 def test_more_positions_than_the_model_has_are_refused(folder):
