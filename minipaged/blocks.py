@@ -126,7 +126,11 @@ class BlockManager:
     def settle(self, seq: Sequence) -> None:
         """After drafts: publish those that were right, and give back the room of those that were not."""
         self.publish(seq, seq.num_computed_tokens)
-        while len(seq.block_table) > self.num_blocks_for(seq.num_computed_tokens):
+        self.trim(seq, seq.num_computed_tokens)
+
+    def trim(self, seq: Sequence, num_tokens: int) -> None:
+        """Give back what lies behind seq's first num_tokens tokens and was never used."""
+        while len(seq.block_table) > self.num_blocks_for(num_tokens):
             self.pool.put_back(seq.block_table.pop())
 
     def release(self, seq: Sequence) -> None:

@@ -76,6 +76,14 @@ class PrefixBlockManager(BlockManager):
             self.forget(block)
         return done
 
+    def release(self, seq: Sequence) -> None:
+        """Also forget what was promised and not kept: names of blocks that a broken step never filled, and all names of
+        whoever ended in an error, whose keys may be NaN."""
+        num_good = 0 if seq.error else seq.num_computed_tokens // self.block_size
+        for block in seq.block_table[num_good:]:
+            self.forget(block)
+        super().release(seq)
+
     def forget(self, block: int) -> None:
         if (name := self.name_of[block]) is not None:
             del self.block_of[name]

@@ -115,11 +115,12 @@ def load_model(config: EngineConfig) -> ModelRunner:
 def load_draft(config: EngineConfig, target: ModelRunner) -> ModelRunner:
     """config.draft_model, on the target's device, which keeps it. Raises ValueError if the two do not go together."""
     assert config.draft_model is not None
-    if target.draft and target.draft.config.model == config.draft_model:
-        return target.draft
     length = choose_max_model_len(config, target.model_config)
     same = {name: getattr(config, name) for name in ("device", "dtype", "load_format", "attention_backend")}
     try:
+        if target.draft and target.draft.config.model == config.draft_model:
+            choose_max_model_len(replace(config, max_model_len=length), target.draft.model_config)
+            return target.draft
         draft = load_model(EngineConfig(model=config.draft_model, max_model_len=length, num_blocks=1, **same))
     except ValueError as error:
         raise ValueError(f"draft_model {config.draft_model}: {error}") from error

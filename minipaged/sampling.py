@@ -92,7 +92,7 @@ def split(weights: Tensor) -> Tensor:
     """[N, V] -> [N, V / BLOCK, BLOCK], with zeros at the end if it does not divide."""
     if weights.shape[-1] % BLOCK:
         weights = torch.nn.functional.pad(weights, (0, -weights.shape[-1] % BLOCK))
-    return weights.view(len(weights), -1, BLOCK)
+    return weights.view(len(weights), weights.shape[-1] // BLOCK, BLOCK)
 
 
 def cut(weights: Tensor, params: list[SamplingParams]) -> Tensor:

@@ -102,7 +102,8 @@ def test_a_config_that_asks_for_nothing_asks_for_what_the_flags_promise():
         ),
         ({"speculative_method": "eagle"}, "speculative_method must be one of ngram, draft_model, not 'eagle'"),
         ({"speculative_method": "draft_model"}, "draft_model None, speculative_method 'draft_model'"),
-        ({"draft_model": "x"}, "draft_model 'x', speculative_method 'ngram'"),
+        ({"draft_model": "x", "num_speculative_tokens": 1}, "draft_model 'x', speculative_method 'ngram'"),
+        ({"draft_model": "x", "speculative_method": "draft_model"}, "draft_model 'x' would guess nothing"),
     ],
     ids=str,
 )

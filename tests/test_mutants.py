@@ -23,7 +23,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 ROOT = Path(__file__).parent.parent
 DOWNSTAIRS = {"attention", "input_batch", "kernels", "kv_cache", "models", "runner"}
-BROKEN_PROMISES = (AssertionError, RuntimeError, LookupError, ValueError, pytest.fail.Exception)
+BROKEN_PROMISES = (AssertionError, RuntimeError, LookupError, ValueError, OverflowError, pytest.fail.Exception)
 QUICK = settings(max_examples=60, stateful_step_count=20, phases=[Phase.generate], report_multiple_bugs=False)
 MACHINES = {"blocks": "BlockManagerMachine", "prefix": "PrefixCacheMachine"}
 NUM_STORMS = {"01": 100, "02": 100, "03": 250, "05": 150}

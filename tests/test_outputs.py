@@ -93,10 +93,10 @@ def test_logprobs_have_the_text_of_their_tokens_and_add_up():
     output = report([seq], letters)
     seq.scores.append({3: Score(-9.0, 9)})
     (said,) = output.outputs
-    likeliest = Logprob(-0.5, 1, "a")
-    assert said.logprobs == [{1: likeliest}, {2: Logprob(-1.0, 2, "b"), 1: likeliest}]
+    likeliest = Logprob(-0.5, 1, "b")
+    assert said.logprobs == [{1: likeliest}, {2: Logprob(-1.0, 2, "c"), 1: likeliest}]
     assert said.cumulative_logprob == -1.5
-    assert output.prompt_logprobs == [None, {6: Logprob(-3.0, 4, "f")}]
+    assert output.prompt_logprobs == [None, {6: Logprob(-3.0, 4, "g")}]
 
 
 def test_whoever_asked_for_no_logprobs_has_none():

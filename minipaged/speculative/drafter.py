@@ -52,7 +52,11 @@ def speculate(plan: Plan, drafter: Drafter, blocks: BlockManager) -> list[Guess]
     lengths = [set_aside(chunk, plan, drafter, blocks) for chunk in plan.chunks]
     guesses = drafter.propose(plan.chunks, lengths)
     guesses = [cut(guess, chunk.seq) for guess, chunk in zip(guesses, plan.chunks, strict=True)]
-    plan.chunks = [chunk._replace(drafts=guess.token_ids) for chunk, guess in zip(plan.chunks, guesses, strict=True)]
+    for i, (chunk, guess) in enumerate(zip(plan.chunks, guesses, strict=True)):
+        if num_unused := lengths[i] - len(guess.token_ids):
+            plan.budget += num_unused
+            blocks.trim(chunk.seq, chunk.seq.num_computed_tokens + chunk.num_tokens + len(guess.token_ids))
+        plan.chunks[i] = chunk._replace(drafts=guess.token_ids)
     return guesses
 
 
