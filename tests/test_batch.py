@@ -4,7 +4,7 @@ import pytest
 
 from minipaged.batch import NO_TOKEN, Chunk, Plan, advance, pack, unpack
 from minipaged.sampling_params import SamplingParams
-from minipaged.sequence import Sequence
+from minipaged.sequence import Score, Sequence
 
 
 def sequence(num_tokens, num_computed=0, table=(), max_len=99):
@@ -92,3 +92,12 @@ def test_what_comes_after_the_end_is_not_appended():
     seq = sequence(3)
     advance([Chunk(seq, 3)], [[7, 0, 8]])  # 0 is EOS
     assert seq.tokens[3:] == [7, 0]
+
+
+def test_a_prompt_that_is_computed_again_is_scored_from_where_it_was_left():
+    seq = Sequence("", [5, 6, 7, 8, 9, 4], SamplingParams(prompt_logprobs=0), max_len=99)
+    seq.block_table = [0]
+    seq.prompt_scores += [{6: Score(-1.0, 1)}, {7: Score(-1.0, 1)}]  # then it gave way
+    batch = pack([Chunk(seq, 5)], 8)
+    assert [known.token_id for known in batch.known] == [8, 9, 4]
+    assert batch.logits_indices == [2, 3, 4]

@@ -328,6 +328,7 @@ def test_what_a_guess_took_and_did_not_need_is_handed_out_next():
     old, seq = sequence([0, 0, 0, 0]), sequence([1])
     assert blocks.adopt(old)
     blocks.publish(old, 4)
+    old.num_computed_tokens = 4
     blocks.release(old)
     assert blocks.adopt(seq)
     blocks.publish(seq, 1)

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -157,6 +158,8 @@ def test_the_demonstration_with_a_document_on_stdout_is_that_document(level: int
 def test_a_lesson_of_several_parts_is_a_table_for_each(fake: FakeModel, capsys: Any) -> None:
     fake.draft = FakeModel(vocab_size=96)  # type: ignore[assignment]
     fake.draft.config = EngineConfig()  # type: ignore[attr-defined]
+    for model in (fake, fake.draft):
+        model.model_config = SimpleNamespace(max_position_embeddings=2048)  # type: ignore[attr-defined]
     assert main(5, []) == DONE
     out, _ = capsys.readouterr()
     assert out.count("tokens per forward") == 3
