@@ -92,7 +92,7 @@ def split(weights: Tensor) -> Tensor:
     """[N, V] -> [N, V / BLOCK, BLOCK], with zeros at the end if it does not divide."""
     if weights.shape[-1] % BLOCK:
         weights = torch.nn.functional.pad(weights, (0, -weights.shape[-1] % BLOCK))
-    return weights.view(len(weights), -1, BLOCK)
+    return weights.view(len(weights), weights.shape[-1] // BLOCK, BLOCK)
 
 
 def cut(weights: Tensor, params: list[SamplingParams]) -> Tensor:
@@ -105,11 +105,11 @@ def cut(weights: Tensor, params: list[SamplingParams]) -> Tensor:
 
 def cut_rows(weights: Tensor, keep: Callable[[Tensor, list[Any]], Tensor], values: dict[int, Any]) -> Tensor:
     """Let `keep` have the rows for which there is a value."""
-    if len(values) == len(weights):
-        return keep(weights, [*values.values()])
-    if chosen := [*values]:
+    chosen = [*values]
+    if 0 < len(chosen) < len(weights):
         weights[chosen] = keep(weights[chosen], [*values.values()])
-    return weights
+        return weights
+    return keep(weights, [*values.values()]) if chosen else weights
 
 
 def keep_min_p(weights: Tensor, shares: list[float]) -> Tensor:
