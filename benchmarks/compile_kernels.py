@@ -4,7 +4,8 @@
 
     launcher(meta tensors) --> what it would launch --> triton.compile for sm_80, sm_90, sm_100, gfx942 --> machine code
 
-The shapes are those of real models in bfloat16: heads of 64 and 128, groups of 1, 4 and 8 query heads, blocks of 16.
+The shapes are those of real models in bfloat16: heads of 64 and 128, groups of 1, 4 and 8 query heads, blocks of 16,
+vocabularies of 49,152 and 151,936.
 The launchers themselves are called, on tensors without memory, so what is compiled is what would run: same tiles, same
 warps. Registers, stack and shared memory are read from the machine code: NVIDIA's by cuobjdump, AMD's from its text.
 A register that does not fit is spilled to the stack, in slow memory: no kernel may need one. Whether the products use
@@ -32,7 +33,14 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from minipaged.kernels import paged_attention_triton, rms_norm, rope, silu_mul, write_kv_triton
+from minipaged.kernels import (
+    paged_attention_triton,
+    rms_norm_triton,
+    rope_triton,
+    sample_triton,
+    silu_mul_triton,
+    write_kv_triton,
+)
 from minipaged.kernels.paged_attention_triton import paged_attention
 
 TARGETS = {
@@ -42,7 +50,13 @@ TARGETS = {
     "gfx942": GPUTarget("hip", "gfx942", 64),
 }
 MATRIX_UNITS = ("tcgen05.mma", "wgmma.mma_async", "mma.sync", "v_mfma")
-POINTERS = {torch.bfloat16: "*bf16", torch.float32: "*fp32", torch.int32: "*i32", torch.int64: "*i64"}
+POINTERS = {
+    torch.bfloat16: "*bf16",
+    torch.float32: "*fp32",
+    torch.float64: "*fp64",
+    torch.int32: "*i32",
+    torch.int64: "*i64",
+}
 KV_HEADS = 8
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 
@@ -88,6 +102,16 @@ def write(head_dim: int) -> None:
     write_kv_triton.write_kv(k, v, *meta(2, 100, KV_HEADS, 16, head_dim), meta(64, dtype=torch.int64))
 
 
+def draw(vocab_size: int, edited: bool) -> None:
+    R, E = 256, 1000
+    numbers, integers, ids = (partial(meta, dtype=dtype) for dtype in (torch.float64, torch.int64, torch.int32))
+    asked = sample_triton.Asked(numbers(R), numbers(R), integers(R), numbers(R), integers(R), integers(R))
+    bias, penalties = meta(E, dtype=torch.float32), [numbers(R) for _ in range(3)]
+    edits = sample_triton.Edits(ids(R + 1), ids(E), ids(E), bias, *penalties) if edited else None
+    allowed = ids(R, -(-vocab_size // 32)) if edited else None
+    sample_triton.sample(meta(R, vocab_size, dtype=torch.float32), asked, edits, allowed)
+
+
 def cases() -> Iterator[tuple[str, Callable[[], Any]]]:
     """Shapes by name, and the launcher that is called with them."""
     for head_dim in (64, 128):
@@ -98,11 +122,17 @@ def cases() -> Iterator[tuple[str, Callable[[], Any]]]:
         yield f"D {head_dim}, G 4, decode, 8 splits", partial(attend, head_dim, 4, 1, 8)
         yield f"K {KV_HEADS}, D {head_dim}", partial(write, head_dim)
         angles = meta(64, 1, head_dim // 2)
-        yield f"H 32, D {head_dim}", partial(rope.rope, meta(64, 48, head_dim)[:, :32], angles, angles)
+        yield f"H 32, D {head_dim}", partial(rope_triton.rope, meta(64, 48, head_dim)[:, :32], angles, angles)
     for size in (576, 4096, 8192):
-        yield f"M {size}", partial(rms_norm.rms_norm, meta(64, size), meta(size), 1e-5)
-        yield f"M {size}, added", partial(rms_norm.add_rms_norm, meta(64, size), meta(64, size), meta(size), 1e-5)
-    yield "F 14336", partial(silu_mul.silu_mul, meta(64, 2 * 14336))
+        yield f"M {size}", partial(rms_norm_triton.rms_norm, meta(64, size), meta(size), 1e-5)
+        yield (
+            f"M {size}, added",
+            partial(rms_norm_triton.add_rms_norm, meta(64, size), meta(64, size), meta(size), 1e-5),
+        )
+    yield "F 14336", partial(silu_mul_triton.silu_mul, meta(64, 2 * 14336))
+    for vocab_size in (49152, 151936):
+        yield f"V {vocab_size}", partial(draw, vocab_size, False)
+        yield f"V {vocab_size}, edited and masked", partial(draw, vocab_size, True)
 
 
 @contextmanager
@@ -133,7 +163,8 @@ def to_source(launch: Launch) -> tuple[ASTSource, dict[str, int]]:
             signature[name], constants[(i,)] = "constexpr", value
             continue
         signature[name] = type_of(value)
-        if isinstance(value, Tensor) or (isinstance(value, int) and value % 16 == 0):
+        aligned = isinstance(value, Tensor) and not launch.kernel.params[i].do_not_specialize_on_alignment
+        if aligned or (isinstance(value, int) and value % 16 == 0):
             attrs[(i,)] = [["tt.divisibility", 16]]
     return ASTSource(launch.kernel, signature, constants, attrs), options
 

@@ -3,12 +3,13 @@
     Case    what must move (bytes) and be multiplied (flop) at the very least, and the ways to do it by name:
             triton      the kernel             spec     its specification in torch
             torch       torch's own, if it has one: on keys and values that already lie side by side, not in blocks
-            cpu         the compiled loops that a CPU runs, for attention and the KV write
+            cpu         the compiled loops that a CPU runs
 
 The importer says where Triton is to run before it imports this (kernels.py)."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 
 import torch
@@ -16,11 +17,17 @@ from torch import Tensor
 from torch.nn.functional import rms_norm as torch_rms_norm
 from torch.nn.functional import scaled_dot_product_attention, silu
 
-from minipaged.kernels.paged_attention import ALL_KEYS, paged_attention_cpu, paged_attention_spec
+from minipaged.kernels.paged_attention import ALL_KEYS, paged_attention_spec
 from minipaged.kernels.paged_attention_triton import paged_attention
-from minipaged.kernels.rms_norm import add_rms_norm, add_rms_norm_spec, rms_norm, rms_norm_spec
-from minipaged.kernels.rope import rope, rope_spec
-from minipaged.kernels.silu_mul import silu_mul, silu_mul_spec
+from minipaged.kernels.prompt_attention import attention_cpu
+from minipaged.kernels.rms_norm import add_rms_norm_cpu, add_rms_norm_spec, rms_norm_cpu, rms_norm_spec
+from minipaged.kernels.rms_norm_triton import add_rms_norm, rms_norm
+from minipaged.kernels.rope import rope_cpu, rope_spec
+from minipaged.kernels.rope_triton import rope
+from minipaged.kernels.sample import sample_spec
+from minipaged.kernels.sample_triton import Asked, sample
+from minipaged.kernels.silu_mul import silu_mul_cpu, silu_mul_spec
+from minipaged.kernels.silu_mul_triton import silu_mul
 from minipaged.kernels.write_kv import write_kv_cpu, write_kv_spec
 from minipaged.kernels.write_kv_triton import write_kv
 
@@ -39,11 +46,13 @@ class Sizes:
     head_dim: int = 128
     num_decodes: int = 64
     context: int = 4096
+    num_rows: int = 256
+    vocab_size: int = 49152
     dtype: torch.dtype = torch.bfloat16
     block_size: int = 16
 
 
-SMALL = Sizes(8, 64, 96, 4, 2, 32, 2, 40, torch.float32)
+SMALL = Sizes(8, 64, 96, 4, 2, 32, 2, 40, 2, 96, torch.float32)
 
 
 @dataclass(frozen=True)
@@ -64,6 +73,12 @@ def make_cases(sizes: Sizes, device: torch.device) -> Iterator[Case]:
     yield from norm_cases(sizes, device)
     yield rope_case(sizes, device)
     yield silu_mul_case(sizes, device)
+    for name, cuts in {"greedy": (0.0, 0, 1.0), "random": (0.8, 0, 1.0), "top_k, top_p": (0.8, 50, 0.9)}.items():
+        yield sample_case(name, sizes, device, *cuts)
+
+
+def on_a_cpu(device: torch.device, loops: Callable[[], object]) -> dict[str, Callable[[], object]]:
+    return {"cpu": loops} if device.type == "cpu" else {}
 
 
 def attention_case(shape: str, sizes: Sizes, device: torch.device, S: int, m: int, n: int) -> Case:
@@ -82,8 +97,7 @@ def attention_case(shape: str, sizes: Sizes, device: torch.device, S: int, m: in
         "spec": lambda: paged_attention_spec(*batch),
         "torch": lambda: scaled_dot_product_attention(q_dense, *dense, is_causal=m > 1, enable_gqa=True),
     }
-    if device.type == "cpu":
-        ways["cpu"] = lambda: paged_attention_cpu(*batch)
+    ways |= on_a_cpu(device, lambda: attention_cpu(*batch))
     pairs = S * (m * n - m * (m - 1) // 2)
     moved = (2 * q.numel() + 2 * S * n * K * D) * q.element_size()
     return Case("paged_attention", shape, moved, 4 * H * D * pairs, ways)
@@ -103,8 +117,7 @@ def write_case(sizes: Sizes, device: torch.device) -> Case:
         "triton": lambda: write_kv(k, v, *pool, slots),
         "spec": lambda: write_kv_spec(k, v, *pool, slots),
     }
-    if device.type == "cpu":
-        ways["cpu"] = lambda: write_kv_cpu(k, v, *pool, slots)
+    ways |= on_a_cpu(device, lambda: write_kv_cpu(k, v, *pool, slots))
     return Case("write_kv", f"{T} tokens", 4 * k.numel() * k.element_size(), 0, ways)
 
 
@@ -117,12 +130,14 @@ def norm_cases(sizes: Sizes, device: torch.device) -> Iterator[Case]:
         "spec": lambda: rms_norm_spec(x, weight, EPS),
         "torch": lambda: torch_rms_norm(x, (M,), weight, EPS),
     }
+    ways |= on_a_cpu(device, lambda: rms_norm_cpu(x, weight, EPS))
     yield Case("rms_norm", f"{T} x {M}", 2 * row_bytes, 0, ways)
     ways = {
         "triton": lambda: add_rms_norm(x, residual, weight, EPS),
         "spec": lambda: add_rms_norm_spec(x, residual, weight, EPS),
         "torch": lambda: torch_rms_norm(x + residual, (M,), weight, EPS),
     }
+    ways |= on_a_cpu(device, lambda: add_rms_norm_cpu(x, residual, weight, EPS))
     yield Case("add_rms_norm", f"{T} x {M}", 4 * row_bytes, 0, ways)
 
 
@@ -130,30 +145,52 @@ def rope_case(sizes: Sizes, device: torch.device) -> Case:
     T, H, D = sizes.num_tokens, sizes.num_heads, sizes.head_dim
     x, cos, sin = randn(sizes, device, T, H, D), *randn(sizes, device, 2, T, 1, D // 2)
     moved = (2 * x.numel() + 2 * cos.numel()) * x.element_size()
-    return Case(
-        "rope",
-        f"{T} x {H} x {D}",
-        moved,
-        0,
-        {"triton": lambda: rope(x, cos, sin), "spec": lambda: rope_spec(x, cos, sin)},
-    )
+    ways: dict[str, Callable[[], object]] = {
+        "triton": lambda: rope(x, cos, sin),
+        "spec": lambda: rope_spec(x, cos, sin),
+    }
+    ways |= on_a_cpu(device, lambda: rope_cpu(x, cos, sin))
+    return Case("rope", f"{T} x {H} x {D}", moved, 0, ways)
 
 
 def silu_mul_case(sizes: Sizes, device: torch.device) -> Case:
     T, F = sizes.num_tokens, sizes.mlp
     gate_up = randn(sizes, device, T, 2 * F)
     gate, up = gate_up.chunk(2, dim=-1)
-    return Case(
-        "silu_mul",
-        f"{T} x {F}",
-        3 * T * F * gate_up.element_size(),
-        0,
-        {
-            "triton": lambda: silu_mul(gate_up),
-            "spec": lambda: silu_mul_spec(gate_up),
-            "torch": lambda: silu(gate).mul_(up),
-        },
-    )
+    ways: dict[str, Callable[[], object]] = {
+        "triton": lambda: silu_mul(gate_up),
+        "spec": lambda: silu_mul_spec(gate_up),
+        "torch": lambda: silu(gate).mul_(up),
+    }
+    ways |= on_a_cpu(device, lambda: silu_mul_cpu(gate_up))
+    return Case("silu_mul", f"{T} x {F}", 3 * T * F * gate_up.element_size(), 0, ways)
+
+
+def sample_case(name: str, sizes: Sizes, device: torch.device, temperature: float, top_k: int, top_p: float) -> Case:
+    """torch: what one does without a kernel, whole rows sorted where they are cut."""
+    R, V = sizes.num_rows, sizes.vocab_size
+    logits = 3 * torch.randn(R, V, device=device)
+    floats, integers = (partial(torch.full, (R,), dtype=dtype, device=device) for dtype in (torch.float64, torch.int64))
+    asked = Asked(floats(temperature), floats(0.0), integers(top_k), floats(top_p), integers(7), integers(0))
+    ways: dict[str, Callable[[], object]] = {
+        "triton": lambda: sample(logits, asked),
+        "spec": lambda: [sample_spec(row, temperature, 0.0, top_k, top_p, 0.5) for row in logits],
+        "torch": lambda: torch_sample(logits, temperature, top_k, top_p),
+    }
+    return Case("sample", f"{R} x {V}, {name}", logits.nbytes, 0, ways)
+
+
+def torch_sample(logits: Tensor, temperature: float, top_k: int, top_p: float) -> Tensor:
+    if temperature == 0:
+        return logits.argmax(-1)
+    probs = (logits / temperature).softmax(-1)
+    if top_k > 0:
+        best = probs.sort(descending=True)
+        kept = best.values.clone()
+        kept[:, top_k:] = 0
+        kept[kept.cumsum(-1) - kept >= top_p * kept.sum(-1, keepdim=True)] = 0
+        probs = torch.zeros_like(probs).scatter_(-1, best.indices, kept)
+    return torch.multinomial(probs, 1)
 
 
 def randn(sizes: Sizes, device: torch.device, *shape: int) -> Tensor:

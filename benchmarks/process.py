@@ -39,14 +39,14 @@ class Sample:
     peak_memory_mb: int
 
 
-class EngineProcess:
-    """Raises RuntimeError, with the engine's own words, when it fails or gives less than it was asked for."""
+class WorkerProcess:
+    """Runs `command`, which says "loaded" and is then asleep, but for jobs. Raises RuntimeError with its own words."""
 
-    def __init__(self, name: str, folder: Path, num_threads: int):
+    def __init__(self, name: str, command: list[str], num_threads: int):
         self.name = name
         start = time.perf_counter()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.worker", name, str(folder)],
+            command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -62,21 +62,6 @@ class EngineProcess:
         self.load_s = time.perf_counter() - start
         self.process.send_signal(signal.SIGSTOP)
 
-    def measure(self, requests: list[Request]) -> Sample:
-        with self.awake():
-            self.send({"requests": requests})
-            self.expect("ready")
-            start = time.perf_counter()  # before "go": on a busy machine the engine may be far on when send returns
-            self.send({"event": "go"})
-            self.expect("first")
-            first = time.perf_counter()
-            self.expect("done")
-            end = time.perf_counter()
-            answer = self.receive()
-        sample = Sample(answer.pop("answer"), end - start, first - start, **answer)
-        self.check(sample.token_ids, requests)
-        return sample
-
     @contextmanager
     def awake(self) -> Iterator[None]:
         self.process.send_signal(signal.SIGCONT)
@@ -84,14 +69,6 @@ class EngineProcess:
             yield
         finally:
             self.process.send_signal(signal.SIGSTOP)
-
-    def check(self, token_ids: list[list[int]], requests: list[Request]) -> None:
-        """Whoever does less work must not look fast."""
-        if len(token_ids) != len(requests):
-            raise RuntimeError(f"{self.name} answered {len(token_ids)} of {len(requests)} requests")
-        for i, (tokens, request) in enumerate(zip(token_ids, requests, strict=True)):
-            if len(tokens) != request.max_tokens:
-                raise RuntimeError(f"{self.name} gave {len(tokens)} tokens to request {i}, not {request.max_tokens}")
 
     def send(self, message: dict[str, Any]) -> None:
         assert self.process.stdin
@@ -119,6 +96,36 @@ class EngineProcess:
     def close(self) -> None:
         self.process.kill()  # a stopped process too
         self.process.communicate()
+
+
+class EngineProcess(WorkerProcess):
+    """Raises RuntimeError, with the engine's own words, when it fails or gives less than it was asked for."""
+
+    def __init__(self, name: str, folder: Path, num_threads: int):
+        super().__init__(name, [sys.executable, "-m", "benchmarks.worker", name, str(folder)], num_threads)
+
+    def measure(self, requests: list[Request]) -> Sample:
+        with self.awake():
+            self.send({"requests": requests})
+            self.expect("ready")
+            start = time.perf_counter()  # before "go": on a busy machine the engine may be far on when send returns
+            self.send({"event": "go"})
+            self.expect("first")
+            first = time.perf_counter()
+            self.expect("done")
+            end = time.perf_counter()
+            answer = self.receive()
+        sample = Sample(answer.pop("answer"), end - start, first - start, **answer)
+        self.check(sample.token_ids, requests)
+        return sample
+
+    def check(self, token_ids: list[list[int]], requests: list[Request]) -> None:
+        """Whoever does less work must not look fast."""
+        if len(token_ids) != len(requests):
+            raise RuntimeError(f"{self.name} answered {len(token_ids)} of {len(requests)} requests")
+        for i, (tokens, request) in enumerate(zip(token_ids, requests, strict=True)):
+            if len(tokens) != request.max_tokens:
+                raise RuntimeError(f"{self.name} gave {len(tokens)} tokens to request {i}, not {request.max_tokens}")
 
 
 def thread_limits(num_threads: int) -> dict[str, str]:

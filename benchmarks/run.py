@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(args: argparse.Namespace) -> int:
     plan, console = make_plan(args), Console(stderr=True, highlight=False, markup=False, emoji=False)
-    facts = describe_run()
+    facts = describe_run("benchmarks.run")
     out = args.out or RESULTS / f"{facts['created'].replace(':', '')}-{(facts['commit'] or 'nogit')[:8]}.json"
     make_room(out)
     if is_busy(facts["machine"]):
@@ -129,10 +129,10 @@ def parse_levels(text: str) -> list[int]:
     return levels
 
 
-def describe_run() -> Record:
+def describe_run(module: str) -> Record:
     return {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": shlex.join(["python", "-m", "benchmarks.run", *sys.argv[1:]]),
+        "command": shlex.join(["python", "-m", module, *sys.argv[1:]]),
         "machine": describe_machine(),
         "versions": describe_versions(),
         **describe_commit(),

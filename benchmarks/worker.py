@@ -32,6 +32,11 @@ Send = Callable[[dict[str, Any]], None]
 
 def main(name: str, folder: str) -> None:
     die_with_parent()
+    serve(lambda: make_peer(name, Path(folder)), sys.stdin, open_channel())
+
+
+def open_channel() -> Send:
+    """To the harness, over what was stdout; whoever prints from now on prints to stderr."""
     channel = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
@@ -39,7 +44,7 @@ def main(name: str, folder: str) -> None:
         channel.write(json.dumps(message) + "\n")
         channel.flush()
 
-    serve(lambda: make_peer(name, Path(folder)), sys.stdin, send)
+    return send
 
 
 def die_with_parent() -> None:
@@ -56,8 +61,13 @@ def serve(load: Callable[[], Peer], source: TextIO, send: Send) -> None:
         while line := source.readline():
             answer_job(peer, [Request(*pair) for pair in json.loads(line)["requests"]], source, send)
     except Exception as error:
-        traceback.print_exc()
-        send({"error": f"{type(error).__name__}: {' '.join(str(error).split())}"})
+        complain(error, send)
+
+
+def complain(error: Exception, send: Send) -> None:
+    """The traceback to stderr, one line to the harness."""
+    traceback.print_exc()
+    send({"error": f"{type(error).__name__}: {' '.join(str(error).split())}"})
 
 
 def answer_job(peer: Peer, requests: list[Request], source: TextIO, send: Send) -> None:

@@ -2,19 +2,56 @@
 
 reassoc   a sum may be added up in any order, so eight partial sums fit one register
 contract  a * b + c may be one instruction
+numpy     a division by zero gives infinity or NaN, as in torch: no loop has to stop and look
 Not granted: that numbers are finite. A NaN has to come out as a NaN, in its own row only.
+
+A kernel whose rows may lie anywhere is given the memory they lie in, and their strides, as a pointer would be:
+
+    x [T, H, D], a slice of a fused product    | q q q k v | q q q k v | ...      flat(x) begins at x[0, 0, 0]
+    x[t, h]                                    flat(x)[t * x.stride(0) + h * x.stride(1) :][:D], side by side
 
 Compiled code is cached beside the source, or in the user's cache directory where that is read-only."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
+import numpy as np
+import torch
 from numba import njit
+from numpy.typing import NDArray
+from torch import Tensor
 
 F = TypeVar("F", bound=Callable[..., Any])
+Floats = NDArray[np.float32]
+Thread = int | np.int64  # np.int64(thread) in a prange, which counts without a sign: a type to compile for once more
+
+WORTH_WAKING = 1 << 17  # numbers: with fewer, one thread is done before it has woken the others
 
 
 def compiled(*, parallel: bool = False) -> Callable[[F], F]:
     """Machine code for the types it is first called with."""
     freedoms = {"reassoc", "contract", "nsz", "arcp"}
-    return cast("Callable[[F], F]", njit(cache=True, nogil=True, fastmath=freedoms, parallel=parallel))
+    make = njit(cache=True, nogil=True, fastmath=freedoms, error_model="numpy", parallel=parallel)
+    return cast("Callable[[F], F]", make)
+
+
+def flat(x: Tensor) -> Floats:
+    """The memory from x's first number on, of a float32 tensor that is contiguous in its last axis."""
+    assert x.dtype == torch.float32, f"{x.dtype} is not float32"
+    if x.is_contiguous():
+        numbers: Floats = x.numpy().reshape(-1)
+        return numbers
+    assert x.stride(-1) == 1, f"strides {x.stride()} of {x.shape}"
+    size = x.untyped_storage().nbytes() // x.itemsize - x.storage_offset()
+    return flat(x.as_strided((size,), (1,)))
+
+
+@compiled()
+def share_of(num_rows: int, thread: Thread, threads: int) -> tuple[int, int]:
+    """The rows that fall to one of so many threads: the first, and the first that does not."""
+    return int(num_rows * thread // threads), int(num_rows * (thread + 1) // threads)
+
+
+def num_threads(num_numbers: int) -> int:
+    """Threads that share work on so many numbers."""
+    return torch.get_num_threads() if num_numbers >= WORTH_WAKING else 1

@@ -27,19 +27,17 @@ from numba import prange
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .jit import compiled
+from .exp import exp
+from .jit import Floats, Thread, compiled
 
-Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
-Share = tuple[int, int]  # thread, of how many
+Share = tuple[Thread, int]  # thread, of how many
 Span = tuple[int, int, int]  # first token, end, position of the first
 
 ALL_KEYS = 1 << 30  # the window of a layer without one
 NUM_ROWS = 96  # rows and a tile of keys together stay in a core's nearest cache
 NUM_KEYS = 64
 ZERO, MINUS_INF = np.float32(0), np.float32(-math.inf)
-LOG2_E = np.float32(1 / math.log(2))
-C1, C2, C3, C4, C5, C6 = [np.float32(math.log(2) ** i / math.factorial(i)) for i in range(1, 7)]  # of 2 ** x
 
 
 def paged_attention_spec(
@@ -92,7 +90,7 @@ def attend_all(
     """Each thread takes its share of the pieces of work; no two write the same rows of out."""
     # OpenMP, not a pool of Python threads: those were no faster than one thread alone
     for thread in prange(threads):
-        attend_share(q, keys, values, tables, starts, lens, window, out, (thread, threads))
+        attend_share(q, keys, values, tables, starts, lens, window, out, (np.int64(thread), threads))
 
 
 @compiled()
@@ -116,7 +114,7 @@ def attend_share(
             for start in range(starts[s], starts[s + 1], tile_len):
                 end, position = min(start + tile_len, starts[s + 1]), lens[s] - starts[s + 1] + start
                 cost = cost_of(end - start, position, window)
-                if (done + cost // 2) * threads // whole == thread:
+                if cost and (done + cost // 2) * threads // whole == thread:
                     attend_piece(q, keys, values, tables[s], (start, end, position), head, window, out)
                 done += cost
 
@@ -134,8 +132,8 @@ def cost_of_all(starts: Ints, lens: Ints, tile_len: int, window: int) -> int:
 
 @compiled()
 def cost_of(num_queries: int, position: int, window: int) -> int:
-    """Scores to compute, and a tile's worth for being there at all."""
-    return num_queries * (min(position, window) + num_queries + NUM_KEYS)
+    """Scores to compute, and a tile's worth for being there at all; without keys there is nothing to do."""
+    return num_queries * (max(0, min(position, window)) + num_queries + NUM_KEYS) if position + num_queries > 0 else 0
 
 
 @compiled()
@@ -228,16 +226,9 @@ def weigh(
 
 @compiled()
 def exp_minus(x: Floats, top: np.float32) -> None:
-    """x = exp(x - top), for x <= top: 2 ** i by way of the exponent's bits, 2 ** f by its series, i + f the power."""
-    powers = np.empty(len(x), np.int32)
+    """x = exp(x - top)"""
     for j in range(len(x)):
-        power = (x[j] - top) * LOG2_E
-        power = np.float32(-126) if power < np.float32(-126) else power  # a NaN stays one
-        i = np.floor(power + np.float32(0.5))
-        f = power - i
-        powers[j] = (np.int32(i) + np.int32(127)) << np.int32(23)
-        x[j] = ((((((C6 * f + C5) * f + C4) * f + C3) * f + C2) * f + C1) * f) + np.float32(1)
-    x *= powers.view(np.float32)
+        x[j] = exp(x[j] - top)
 
 
 @compiled()

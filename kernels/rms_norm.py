@@ -1,4 +1,4 @@
-r"""out = weight * x / sqrt(mean(x^2) + eps): every row is divided by its own root mean square.
+"""out = weight * x / sqrt(mean(x^2) + eps): every row is divided by its own root mean square.
 
     x       [ 3.0  4.0  0.0  0.0 ]      mean of squares 6.25, root 2.5
     out     [ 1.2  1.6  0.0  0.0 ]      times weight, channel by channel
@@ -6,19 +6,26 @@ r"""out = weight * x / sqrt(mean(x^2) + eps): every row is divided by its own ro
     add_rms_norm, where a residual stream runs past:
 
         residual --(+)--> total, the new residual
-        x ---------/  \--> rms_norm --> out
+        x ---------/  \\--> rms_norm --> out
 
 Few operations for many bytes: what counts is that each number is read once and written once, so the sum is done on the
-way. A program owns a few whole rows, [BT, BM] with BM the power of two above the row's size; what hangs over is masked.
-Invariant: the total is rounded to its dtype before it is squared, as if it had been stored and read again, so both
-ways give the same numbers. Rows may lie anywhere (a head's slice of a fused qkv), a row's numbers side by side."""
+way. Invariant: both ways give the same numbers. Rows may lie anywhere (a head's slice of a fused qkv), a row's numbers
+side by side. The CPU kernel is within 1e-6 of each result's size."""
 
+import math
+
+import numpy as np
 import torch
-import triton
-import triton.language as tl
+from numba import prange
 from torch import Tensor
 
-from .expect import OPTIONS, expect
+from .jit import Floats, Thread, compiled, flat, num_threads, share_of
+
+Pair = tuple[int, int]
+Scaling = tuple[Floats, float]  # weight [M], eps
+Results = tuple[Floats, Floats]  # out and total [T, M]
+
+ZERO = np.float32(0)
 
 
 def rms_norm_spec(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -34,60 +41,76 @@ def add_rms_norm_spec(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -
     return rms_norm_spec(total, weight, eps), total
 
 
-@triton.jit
-def rms_norm_kernel(
-    p_x, p_residual, p_weight, p_out, p_total,
-    num_rows, num_heads, x_t, x_h, residual_t, size, eps,
-    BT: tl.constexpr, BM: tl.constexpr, ADD: tl.constexpr,
-):  # fmt: skip
-    """Rows [T, num_heads], each of `size` numbers; x_t and x_h are the strides of x."""
-    o_row = tl.program_id(0).to(tl.int64) * BT + tl.arange(0, BT)[:, None]  # [BT, 1]
-    o_col = tl.arange(0, BM)[None, :]  # [1, BM]
-    mask = (o_row < num_rows) & (o_col < size)
-    p_row = p_x + o_row // num_heads * x_t + o_row % num_heads * x_h
-    b_x = tl.load(p_row + o_col, mask=mask, other=0.0)  # [BT, BM]
-    o_out = o_row * size + o_col  # the results are contiguous
-    if ADD:
-        b_residual = tl.load(p_residual + o_row * residual_t + o_col, mask=mask, other=0.0)
-        b_x = (b_x.to(tl.float32) + b_residual.to(tl.float32)).to(b_x.dtype)
-        tl.store(p_total + o_out, b_x, mask=mask)
-    b_wide = b_x.to(tl.float32)
-    b_scale = tl.rsqrt(tl.sum(b_wide * b_wide, axis=1) / size + eps)  # [BT]
-    b_normed = (b_wide * b_scale[:, None]).to(b_x.dtype).to(tl.float32)
-    b_weight = tl.load(p_weight + o_col, mask=o_col < size, other=0.0).to(tl.float32)  # [1, BM]
-    tl.store(p_out + o_out, b_normed * b_weight, mask=mask)
-
-
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """x [..., M] with at most two axes before M, weight [M] -> [..., M]"""
+def rms_norm_cpu(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """x [..., M] with at most two axes before M -> the same shape, on float32 tensors of a CPU."""
     rows = x if x.dim() == 3 else x[:, None]  # [T, H, M]
-    expect("x", rows, (None, None, None), like=x)
-    expect("weight", weight, x.shape[-1:], like=x)
-    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    launch(rows, None, weight, out, None, eps)
-    return out
+    assert weight.shape == x.shape[-1:], f"weight {weight.shape}, x {x.shape}"
+    out = torch.empty(rows.shape)
+    strides, scaling = (rows.stride(0), rows.stride(1)), (flat(weight), eps)
+    rms_norm_all(flat(rows), strides, scaling, out.numpy(), num_threads(out.numel()))
+    return out.view(x.shape)
 
 
-def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """x, residual [T, M], weight [M] -> the norm of their sum, and the sum"""
-    expect("x", x, (None, None), like=x)
-    expect("residual", residual, tuple(x.shape), like=x)
-    expect("weight", weight, x.shape[-1:], like=x)
-    out, total = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for _ in range(2))
-    launch(x[:, None], residual, weight, out, total, eps)
+def add_rms_norm_cpu(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """x, residual [T, M] -> the norm of their sum, and the sum, on float32 tensors of a CPU."""
+    assert x.shape == residual.shape, f"x {x.shape}, residual {residual.shape}"
+    assert weight.shape == x.shape[1:], f"weight {weight.shape}, x {x.shape}"
+    out, total = torch.empty(x.shape), torch.empty(x.shape)
+    strides, scaling, results = (x.stride(0), residual.stride(0)), (flat(weight), eps), (out.numpy(), total.numpy())
+    add_rms_norm_all(flat(x), flat(residual), strides, scaling, results, num_threads(out.numel()))
     return out, total
 
 
-def launch(x: Tensor, residual: Tensor | None, weight: Tensor, out: Tensor, total: Tensor | None, eps: float) -> None:
-    """x [T, H, M], all of it checked. A program gets a thousand numbers or more: small heads share one."""
-    num_tokens, num_heads, size = x.shape
-    if not x.numel():
-        return
-    columns = triton.next_power_of_2(size)
-    rows = max(1, 1024 // columns)
-    residual_t = 0 if residual is None else residual.stride(0)
-    rms_norm_kernel[(triton.cdiv(num_tokens * num_heads, rows),)](
-        x, residual, weight, out, total,
-        num_tokens * num_heads, num_heads, x.stride(0), x.stride(1), residual_t, size, eps,
-        BT=rows, BM=columns, ADD=residual is not None, num_warps=min(16, max(1, rows * columns // 512)), **OPTIONS,
-    )  # fmt: skip
+@compiled(parallel=True)
+def rms_norm_all(x: Floats, strides: Pair, scaling: Scaling, out: Floats, threads: int) -> None:
+    if threads == 1:
+        rms_norm_share(x, strides, scaling, out, np.int64(0), threads)
+    else:
+        for thread in prange(threads):
+            rms_norm_share(x, strides, scaling, out, np.int64(thread), threads)
+
+
+@compiled()
+def rms_norm_share(x: Floats, strides: Pair, scaling: Scaling, out: Floats, thread: Thread, threads: int) -> None:
+    """A thread's tokens of out [T, H, M]; strides are x's from token to token and head to head."""
+    (x_t, x_h), (num_tokens, num_heads, size) = strides, out.shape
+    start, end = share_of(num_tokens, thread, threads)
+    for t in range(start, end):
+        for h in range(num_heads):
+            norm_row(x[t * x_t + h * x_h : t * x_t + h * x_h + size], scaling, out[t, h])
+
+
+@compiled(parallel=True)
+def add_rms_norm_all(
+    x: Floats, residual: Floats, strides: Pair, scaling: Scaling, results: Results, threads: int
+) -> None:
+    if threads == 1:
+        add_rms_norm_share(x, residual, strides, scaling, results, np.int64(0), threads)
+    else:
+        for thread in prange(threads):
+            add_rms_norm_share(x, residual, strides, scaling, results, np.int64(thread), threads)
+
+
+@compiled()
+def add_rms_norm_share(
+    x: Floats, residual: Floats, strides: Pair, scaling: Scaling, results: Results, thread: Thread, threads: int
+) -> None:
+    """A thread's rows of out and total [T, M]; strides are those of x and residual from row to row."""
+    (x_t, residual_t), (out, total), size = strides, results, results[0].shape[1]
+    start, end = share_of(len(out), thread, threads)
+    for t in range(start, end):
+        a, b, row = x[t * x_t : t * x_t + size], residual[t * residual_t : t * residual_t + size], total[t]
+        for i in range(size):
+            row[i] = a[i] + b[i]
+        norm_row(row, scaling, out[t])
+
+
+@compiled()
+def norm_row(x: Floats, scaling: Scaling, out: Floats) -> None:
+    """x, out [M]"""
+    (weight, eps), squares = scaling, ZERO
+    for i in range(len(x)):
+        squares += x[i] * x[i]
+    scale = np.float32(1 / math.sqrt(squares / len(x) + eps))
+    for i in range(len(x)):
+        out[i] = x[i] * scale * weight[i]

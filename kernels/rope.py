@@ -1,18 +1,19 @@
-r"""Each pair (a, b) of a head's dimensions is turned by its token's angle: a' = a cos - b sin, b' = b cos + a sin.
+"""Each pair (a, b) of a head's dimensions is turned by its token's angle: a' = a cos - b sin, b' = b cos + a sin.
 
     x[t, h]    [ a0 a1 a2 .. | b0 b1 b2 .. ]       pair i is (a_i, b_i): halves, not neighbours
-                 \_________ turned together by cos[t, i], sin[t, i], the same for every head
+                 \\_________ turned together by cos[t, i], sin[t, i], the same for every head
 
-A program takes one token and up to BH of its heads, [BH, BI] pairs, so a token's angles are read once for many heads.
-Arithmetic in float32, rounded once (the specification rounds each product). Heads may lie anywhere (q and k are slices
-of a fused qkv), a head's numbers side by side."""
+Heads may lie anywhere (q and k are slices of a fused qkv), a head's numbers side by side; what comes out is contiguous.
+The CPU kernel is within two roundings of the larger of |a|, |b|."""
 
+import numpy as np
 import torch
-import triton
-import triton.language as tl
+from numba import prange
 from torch import Tensor
 
-from .expect import OPTIONS, expect
+from .jit import Floats, Thread, compiled, flat, num_threads, share_of
+
+Strides = tuple[int, int, int, int]  # of x from token to token and head to head, of cos, of sin
 
 
 def rope_spec(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -21,38 +22,39 @@ def rope_spec(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
 
 
-@triton.jit
-def rope_kernel(
-    p_x, p_cos, p_sin, p_out, x_t, x_h, cos_t, sin_t, num_heads, half, BH: tl.constexpr, BI: tl.constexpr
-):  # fmt: skip
-    token = tl.program_id(0).to(tl.int64)
-    o_h = tl.program_id(1).to(tl.int64) * BH + tl.arange(0, BH)  # [BH]
-    o_i = tl.arange(0, BI)  # [BI], pairs
-    m_i = o_i < half
-    mask = (o_h < num_heads)[:, None] & m_i[None, :]
-    b_cos = tl.load(p_cos + token * cos_t + o_i, mask=m_i, other=0.0).to(tl.float32)[None, :]  # [1, BI]
-    b_sin = tl.load(p_sin + token * sin_t + o_i, mask=m_i, other=0.0).to(tl.float32)[None, :]
-    p_a = p_x + token * x_t + o_h[:, None] * x_h + o_i[None, :]  # [BH, BI]
-    b_a = tl.load(p_a, mask=mask, other=0.0).to(tl.float32)
-    b_b = tl.load(p_a + half, mask=mask, other=0.0).to(tl.float32)
-    p_turned = p_out + (token * num_heads + o_h[:, None]) * (2 * half) + o_i[None, :]
-    tl.store(p_turned, b_a * b_cos - b_b * b_sin, mask=mask)
-    tl.store(p_turned + half, b_b * b_cos + b_a * b_sin, mask=mask)
-
-
-def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """x [T, H, D], cos and sin [T, 1, D / 2] -> [T, H, D]"""
-    expect("x", x, (None, None, None), like=x)
-    num_tokens, num_heads, head_dim = x.shape
-    if head_dim % 2:
-        raise ValueError(f"x has heads of {head_dim} dimensions, expected pairs")
-    expect("cos", cos, (num_tokens, 1, head_dim // 2), like=x)
-    expect("sin", sin, (num_tokens, 1, head_dim // 2), like=x)
-    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    if out.numel():
-        heads, pairs = min(16, triton.next_power_of_2(num_heads)), triton.next_power_of_2(head_dim // 2)
-        rope_kernel[(num_tokens, triton.cdiv(num_heads, heads))](
-            x, cos, sin, out, x.stride(0), x.stride(1), cos.stride(0), sin.stride(0), num_heads, head_dim // 2,
-            BH=heads, BI=pairs, **OPTIONS,
-        )  # fmt: skip
+def rope_cpu(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """The same, on float32 tensors of a CPU."""
+    num_tokens, _, head_dim = x.shape
+    assert cos.shape == sin.shape == (num_tokens, 1, head_dim // 2), f"cos {cos.shape}, sin {sin.shape}, x {x.shape}"
+    assert head_dim % 2 == 0, f"heads of {head_dim} dimensions are not pairs"
+    out = torch.empty(x.shape)
+    strides = x.stride(0), x.stride(1), cos.stride(0), sin.stride(0)
+    rope_all(flat(x), flat(cos), flat(sin), strides, out.numpy(), num_threads(out.numel()))
     return out
+
+
+@compiled(parallel=True)
+def rope_all(x: Floats, cos: Floats, sin: Floats, strides: Strides, out: Floats, threads: int) -> None:
+    if threads == 1:
+        rope_share(x, cos, sin, strides, out, np.int64(0), threads)
+    else:
+        for thread in prange(threads):
+            rope_share(x, cos, sin, strides, out, np.int64(thread), threads)
+
+
+@compiled()
+def rope_share(
+    x: Floats, cos: Floats, sin: Floats, strides: Strides, out: Floats, thread: Thread, threads: int
+) -> None:
+    """A thread's tokens of out [T, H, D]."""
+    (x_t, x_h, cos_t, sin_t), (num_tokens, num_heads, head_dim) = strides, out.shape
+    half = head_dim // 2
+    start, end = share_of(num_tokens, thread, threads)
+    for t in range(start, end):
+        c, s = cos[t * cos_t : t * cos_t + half], sin[t * sin_t : t * sin_t + half]
+        for h in range(num_heads):
+            head = x[t * x_t + h * x_h : t * x_t + h * x_h + head_dim]
+            a, b, turned_a, turned_b = head[:half], head[half:], out[t, h, :half], out[t, h, half:]
+            for i in range(half):
+                turned_a[i] = a[i] * c[i] - b[i] * s[i]
+                turned_b[i] = b[i] * c[i] + a[i] * s[i]

@@ -10,9 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .jit import compiled
-
-Floats = NDArray[np.float32]
+from .jit import Floats, compiled, flat
 
 
 def write_kv_spec(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, slot_mapping: Tensor) -> None:
@@ -31,16 +29,18 @@ def write_kv_cpu(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, slot_mappin
     assert k.shape == v.shape == (len(slot_mapping), num_kv_heads, head_dim), f"k {k.shape}, keys {keys.shape}"
     assert k.dtype == v.dtype == keys.dtype == values.dtype == torch.float32, f"{k.dtype}, {keys.dtype}"
     for new, cache in ((k, keys), (v, values)):
-        write_rows(new.numpy(), cache.numpy(), slot_mapping.numpy())
+        if new.numel():
+            write_rows(flat(new), (new.stride(0), new.stride(1)), cache.numpy(), slot_mapping.numpy())
 
 
 @compiled()
-def write_rows(new: Floats, cache: Floats, slot_mapping: NDArray[np.int64]) -> None:
-    """new [T, K, D] into cache [B, K, P, D]"""
-    num_kv_heads, block_size, D = cache.shape[1:]
+def write_rows(new: Floats, strides: tuple[int, int], cache: Floats, slot_mapping: NDArray[np.int64]) -> None:
+    """new [T, K, D] into cache [B, K, P, D]; strides are those of new from token to token and head to head."""
+    (new_t, new_h), (_, num_kv_heads, block_size, D) = strides, cache.shape
     for t in range(len(slot_mapping)):
         if slot_mapping[t] >= 0:
             block, offset = slot_mapping[t] // block_size, slot_mapping[t] % block_size
             for head in range(num_kv_heads):
+                row, slot = new[t * new_t + head * new_h :], cache[block, head, offset]
                 for d in range(D):
-                    cache[block, head, offset, d] = new[t, head, d]
+                    slot[d] = row[d]

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from .input_batch import InputBatch
-from .kernels.paged_attention import ALL_KEYS, paged_attention_cpu, paged_attention_spec
+from .kernels.paged_attention import ALL_KEYS, paged_attention_spec
+from .kernels.prompt_attention import attention_cpu
 from .kernels.write_kv import write_kv_cpu, write_kv_spec
 from .kv_cache import LayerCache
 
@@ -37,4 +38,4 @@ def attend_spec(window: int, q: Tensor, k: Tensor, v: Tensor, cache: LayerCache,
 def attend_cpu(window: int, q: Tensor, k: Tensor, v: Tensor, cache: LayerCache, batch: InputBatch) -> Tensor:
     """q [T, H, D], k and v [T, K, D] -> [T, H, D]"""
     write_kv_cpu(k, v, *cache, batch.slot_mapping)
-    return paged_attention_cpu(q, *cache, batch.block_tables, batch.query_start_loc, batch.seq_lens, window)
+    return attention_cpu(q, *cache, batch.block_tables, batch.query_start_loc, batch.seq_lens, window)

@@ -1,15 +1,17 @@
 """Mechanism, not policy: the verbs every scheduler is written with, and the frame every engine hangs in.
 
-    add ->  waiting  -- admit -->  running  -- retire -->  finished
-               ^                      |
-               +------ preempt -------+        memory given back, tokens kept: it will compute them again
+    enter ->  waiting  -- admit -->  running  -- retire -->  finished
+       |        ^  ^                    |
+       |        |  +----- preempt ------+      memory given back, tokens kept: it will compute them again
+       +->  preparing                          from level 03: until its grammar is compiled (structured.py)
 
-Invariant: a live sequence is in exactly one of the two; `running` is sorted as the queue is, so whoever gives way is
+Invariant: a live sequence is in exactly one of the three; `running` is sorted as the queue is, so whoever gives way is
 its last; an engine that has work and makes no progress raises instead of turning for ever. (From level 02.)"""
 
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence as SequenceOf
+from concurrent.futures import FIRST_COMPLETED, wait
 
 from .batch import Chunk, Plan
 from .blocks import BlockManager
@@ -21,6 +23,8 @@ from .sampling_params import SamplingParams
 from .sequence import Sequence
 from .trace import Occupancy, StepTrace
 
+LONGEST_WAIT_S = 0.05  # for a grammar, when there is nothing else to do
+
 
 class SchedulerBase(ABC):
     """The verbs; a level's Scheduler is a paragraph written with them."""
@@ -29,6 +33,7 @@ class SchedulerBase(ABC):
         self.config, self.blocks = config, blocks
         self.waiting = RequestQueue(config.scheduling_policy)
         self.running = RequestQueue(config.scheduling_policy)
+        self.preparing = RequestQueue(config.scheduling_policy)
         self.trace = StepTrace(blocks.block_size)
 
     @abstractmethod
@@ -38,7 +43,24 @@ class SchedulerBase(ABC):
     def begin(self, budget: int = sys.maxsize, max_chunk_len: int = sys.maxsize) -> Plan:
         """Open a step that may run `budget` tokens, at most max_chunk_len of one sequence."""
         self.trace.begin()
+        self.let_in()
         return Plan(budget, max_chunk_len)
+
+    def enter(self, seq: Sequence) -> None:
+        queue = self.preparing if seq.grammar and not seq.grammar.is_ready else self.waiting
+        queue.push(seq)
+
+    def let_in(self) -> None:
+        """Whoever's grammar is compiled takes its own place in the queue; if nobody else is here, wait a moment."""
+        grammars = {seq: seq.grammar for seq in self.preparing if seq.grammar}
+        if grammars and not (self.waiting or self.running):
+            wait([grammar.compiled for grammar in grammars.values()], LONGEST_WAIT_S, FIRST_COMPLETED)
+        for seq, grammar in grammars.items():
+            if grammar.is_ready and grammar.error:
+                seq.fail(grammar.error)  # it is told, and goes, when the step is closed
+            elif grammar.is_ready:
+                self.preparing.remove(seq)
+                self.waiting.push(seq)
 
     def head(self) -> Sequence | None:
         """Whoever is next, if there is a seat: nobody behind it is asked."""
@@ -72,17 +94,20 @@ class SchedulerBase(ABC):
 
     def retire(self) -> list[Sequence]:
         """Release every finished sequence and hand it back."""
+        refused = [seq for seq in self.preparing if seq.finished]
+        for seq in refused:
+            self.preparing.remove(seq)
         done = [seq for seq in self.running if seq.finished]
         for seq in done:
             self.running.remove(seq)
             self.blocks.release(seq)
-        return done
+        return refused + done
 
     def abort(self, seq: Sequence) -> None:
         seq.finish_reason = "abort"
         if seq in self.waiting:
             self.waiting.remove(seq)
-        self.retire()
+        self.retire()  # from the other two
 
 
 class EngineBase(ABC):
@@ -107,7 +132,7 @@ class EngineBase(ABC):
         """Queue a request and return its id. Raises ValueError or TypeError for what could not even run alone."""
         choices = self.desk.open(prompt_token_ids, params, request_id, priority, cache_salt)
         for seq in choices:
-            self.scheduler.waiting.push(seq)
+            self.scheduler.enter(seq)
         return choices[0].request_id
 
     def abort(self, request_id: str) -> None:
@@ -116,7 +141,7 @@ class EngineBase(ABC):
             self.scheduler.abort(seq)
 
     def has_unfinished_requests(self) -> bool:
-        return bool(self.scheduler.waiting or self.scheduler.running)
+        return bool(self.scheduler.waiting or self.scheduler.running or self.scheduler.preparing)
 
     @property
     def holders(self) -> list[Sequence]:
@@ -125,17 +150,19 @@ class EngineBase(ABC):
 
     def retire(self, chunks: SequenceOf[Chunk], new_tokens: list[list[int]]) -> list[RequestOutput]:
         """Close the step: report what is new, release the finished, write it all down."""
-        running, waiting = self.scheduler.running, self.scheduler.waiting
+        running, waiting, preparing = self.scheduler.running, self.scheduler.waiting, self.scheduler.preparing
         self.trace.record(chunks, new_tokens, running, self.blocks.num_blocks - self.blocks.num_free_blocks)
         for chunk in chunks:
             if chunk.drafts:
                 self.blocks.settle(chunk.seq)
-        outputs = self.desk.report(running)
+        outputs = self.desk.report([*preparing, *running])
         done = self.scheduler.retire()
-        if not chunks and not done and self.has_unfinished_requests():
+        if not chunks and not done and (waiting or running):
             raise RuntimeError(f"no progress: {len(waiting)} waiting, {len(running)} running")
         if chunks or done:
-            end = Occupancy(len(waiting), len(running), self.blocks.num_free_blocks, self.blocks.num_blocks)
+            end = Occupancy(
+                len(waiting) + len(preparing), len(running), self.blocks.num_free_blocks, self.blocks.num_blocks
+            )
             self.trace.finish(done, end)
         return outputs
 
@@ -145,10 +172,11 @@ class EngineBase(ABC):
 
     def check_integrity(self) -> None:
         """Raises AssertionError with the broken invariant's name."""
-        waiting, running = self.scheduler.waiting, self.scheduler.running
+        waiting, running, preparing = self.scheduler.waiting, self.scheduler.running, self.scheduler.preparing
         self.blocks.check_integrity(running)
-        self.desk.check_integrity([*waiting, *running])
-        assert not {*waiting} & {*running}, "nobody waits and runs"
-        assert not any(seq.block_table for seq in waiting), "whoever waits holds no block"
-        for queue in (waiting, running):
+        self.desk.check_integrity([*waiting, *running, *preparing])
+        assert not {*waiting, *preparing} & {*running}, "nobody waits and runs"
+        assert not {*waiting} & {*preparing}, "whoever waits is prepared"
+        assert not any(seq.block_table for seq in [*waiting, *preparing]), "whoever waits holds no block"
+        for queue in (waiting, running, preparing):
             assert queue == sorted(queue, key=queue.key), "queues are sorted by the policy's key"

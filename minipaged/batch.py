@@ -64,7 +64,8 @@ class Row(NamedTuple):
     """What the sampler must know of one row of logits: the token it draws will be at `position`.
 
     prompt, output: the tokens before, drafts among the output; left out where no penalty asks for them.
-    held_back: what must not be said yet, because of min_tokens."""
+    held_back: what must not be said yet, because of min_tokens.
+    permitted: a bit for each token that a grammar allows, the lowest of the first byte for token 0; None: all."""
 
     params: SamplingParams
     seed: int
@@ -72,11 +73,12 @@ class Row(NamedTuple):
     prompt: tuple[int, ...] = ()
     output: tuple[int, ...] = ()
     held_back: frozenset[int] = frozenset()
+    permitted: bytes | None = None
 
     @property
     def has_wishes(self) -> bool:
         """Whether its logits are to be changed before temperature and cuts."""
-        return self.params.penalised or self.params.biased or bool(self.held_back)
+        return self.params.penalised or self.params.biased or bool(self.held_back) or self.permitted is not None
 
 
 def row_after(seq: Sequence, drafts: tuple[int, ...] = ()) -> Row:
@@ -86,6 +88,8 @@ def row_after(seq: Sequence, drafts: tuple[int, ...] = ()) -> Row:
     row = Row(params, seq.seed, position)
     if params.penalised:
         row = row._replace(prompt=tuple(seq.tokens[:n]), output=(*seq.tokens[n:], *drafts))
+    if seq.grammar:
+        row = row._replace(permitted=seq.grammar.permitted([*seq.tokens[n:], *drafts]))
     if position - n < params.min_tokens:
         row = row._replace(held_back=seq.eos_token_ids.union(params.stop_token_ids))
     return row
@@ -178,7 +182,7 @@ def advance(
             if seq.finished:
                 break
             if token_id == NO_TOKEN:
-                seq.fail(f"the model's logits are NaN at position {len(seq.tokens) - 1}")
+                seq.fail(silence(seq))
             else:
                 seq.append(token_id)
         num_gained = len(seq.tokens) - num_tokens
@@ -186,3 +190,11 @@ def advance(
         seq.scores += scores.gained[:num_gained]
         # of new tokens all but the newest were drafts, and have their keys already
         seq.num_computed_tokens += chunk.num_tokens + max(0, num_gained - 1)
+
+
+def silence(seq: Sequence) -> str:
+    """Why no token came."""
+    where = f"at position {len(seq.tokens) - 1}"
+    if seq.grammar:
+        return f"the model's logits are NaN, or its grammar leaves nothing to say, {where}"
+    return f"the model's logits are NaN {where}"

@@ -11,10 +11,52 @@ fills with life, and `settle` is level 05's. Invariant: a block is in the queue 
 ref_counts[b] says how many do (one, until level 04 shares). A reserve or adopt that fails changes nothing. (From level
 02.)"""
 
-from collections import Counter, OrderedDict
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 
 from .sequence import Sequence
+
+
+class FreeBlockQueue:
+    """Least recently freed first; a ring of links, so that a block leaves from anywhere, at one cost in any pool.
+
+    end  ->  8  ->  3  ->  6  ->  end          after[8] = 3, before[3] = 8; end = num_blocks, which is no block"""
+
+    def __init__(self, num_blocks: int):
+        self.end, self.num_free = num_blocks, num_blocks
+        self.after: list[int] = [*range(1, num_blocks + 1), 0]
+        self.before: list[int] = [num_blocks, *range(num_blocks)]
+
+    def __len__(self) -> int:
+        return self.num_free
+
+    def __iter__(self) -> Iterator[int]:
+        block = self.after[self.end]
+        while block != self.end:
+            yield block
+            block = self.after[block]
+
+    def popleft(self) -> int:
+        block = self.after[self.end]
+        assert block != self.end, "no block is free"
+        self.remove(block)
+        return block
+
+    def append(self, block: int) -> None:
+        self.link(self.before[self.end], block, self.end)
+
+    def appendleft(self, block: int) -> None:
+        self.link(self.end, block, self.after[self.end])
+
+    def link(self, before: int, block: int, after: int) -> None:
+        self.before[block], self.after[block] = before, after
+        self.after[before] = self.before[after] = block
+        self.num_free += 1
+
+    def remove(self, block: int) -> None:
+        before, after = self.before[block], self.after[block]
+        self.after[before], self.before[after] = after, before
+        self.num_free -= 1
 
 
 class BlockPool:
@@ -22,28 +64,30 @@ class BlockPool:
 
     def __init__(self, num_blocks: int):
         self.ref_counts = [0] * num_blocks
-        self.free_block_queue: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
+        self.free_block_queue = FreeBlockQueue(num_blocks)
 
     def allocate(self) -> int:
-        block, _ = self.free_block_queue.popitem(last=False)
+        block = self.free_block_queue.popleft()
         self.ref_counts[block] = 1
         return block
 
     def share(self, block: int) -> None:
         """One holder more; a free block leaves the queue, from wherever it stands."""
-        self.free_block_queue.pop(block, None)
+        if self.ref_counts[block] == 0:
+            self.free_block_queue.remove(block)
         self.ref_counts[block] += 1
 
     def free(self, block: int) -> None:
         assert self.ref_counts[block] > 0, f"block {block} freed twice"
         self.ref_counts[block] -= 1
         if self.ref_counts[block] == 0:
-            self.free_block_queue[block] = None
+            self.free_block_queue.append(block)
 
     def put_back(self, block: int) -> None:
         """Undo `allocate`: what was never used is the first to be handed out again, before anything worth keeping."""
-        self.free(block)
-        self.free_block_queue.move_to_end(block, last=False)
+        self.ref_counts[block] -= 1
+        assert self.ref_counts[block] == 0, f"block {block} put back, and {self.ref_counts[block]} hold it"
+        self.free_block_queue.appendleft(block)
 
 
 class BlockManager:
@@ -82,7 +126,11 @@ class BlockManager:
     def settle(self, seq: Sequence) -> None:
         """After drafts: publish those that were right, and give back the room of those that were not."""
         self.publish(seq, seq.num_computed_tokens)
-        while len(seq.block_table) > self.num_blocks_for(seq.num_computed_tokens):
+        self.trim(seq, seq.num_computed_tokens)
+
+    def trim(self, seq: Sequence, num_tokens: int) -> None:
+        """Give back what lies behind seq's first num_tokens tokens and was never used."""
+        while len(seq.block_table) > self.num_blocks_for(num_tokens):
             self.pool.put_back(seq.block_table.pop())
 
     def release(self, seq: Sequence) -> None:

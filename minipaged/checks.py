@@ -34,6 +34,25 @@ def check_integer(name: str, value: object, low: int, high: int | None = None, *
         raise ValueError(f"{name} must be {legal}, not {value}")
 
 
+def check_structure(name: str, value: object) -> None:
+    """value must say in exactly one way what a text looks like, {"json" or "regex" or "choice" or "grammar": ...}."""
+    if value is None:
+        return
+    legal = f"{name} must have one key, json, regex, choice or grammar"
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{legal}, not {value!r}")
+    if len(value) != 1 or not set(value) <= {"json", "regex", "choice", "grammar"}:
+        raise ValueError(f"{legal}, not {sorted(map(str, value))}")
+    [(kind, source)] = value.items()
+    if kind == "choice":
+        if not isinstance(source, list | tuple) or not all(isinstance(choice, str) for choice in source):
+            raise TypeError(f"{name}.choice must be a list of texts, not {source!r}")
+        if not source or "" in source:
+            raise ValueError(f"{name}.choice must have at least one text, and none that is empty, not {source!r}")
+    elif not isinstance(source, str) and not (kind == "json" and isinstance(source, dict)):
+        raise TypeError(f"{name}.{kind} must be text{' or a schema' if kind == 'json' else ''}, not {source!r}")
+
+
 def check_boolean(name: str, value: object) -> None:
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be true or false, not {value!r}")

@@ -92,7 +92,8 @@ def add_engine_flag(group: Any, f: Any, defaults: dict[str, Any]) -> None:
     if isinstance(f.default, bool):
         group.add_argument(flag(f.name), action=argparse.BooleanOptionalAction, default=None, help=text)
         return
-    kind = {"gpu_memory_utilization": float}.get(f.name, str if isinstance(f.default, str) else int)
+    is_text = isinstance(f.default, str) or f.type == str | None
+    kind = {"gpu_memory_utilization": float}.get(f.name, str if is_text else int)
     metavar = None if f.name in CHOICES else {str: "NAME", int: "N", float: "F"}[kind]
     group.add_argument(flag(f.name), type=kind, choices=CHOICES.get(f.name), metavar=metavar, help=text)
 

@@ -58,7 +58,9 @@ class EngineConfig:
     long_prefill_token_threshold: int = option(0, 3, "longest chunk of one request in a step; 0: only the budget cuts")
     scheduling_policy: str = option("fcfs", 3, "fcfs, or priority: by priority, then arrival")
     enable_prefix_caching: bool = option(True, 4, "share the blocks of equal beginnings")
-    num_speculative_tokens: int = option(0, 5, "guess up to so many tokens ahead; 0: none")
+    num_speculative_tokens: int = option(
+        0, 5, "guess up to so many tokens ahead; 0: none, also for prompts of your own"
+    )
     speculative_method: str = option("ngram", 5, "who guesses: the text so far, or a smaller model")
     speculative_length: str = option("fixed", 5, "adaptive: fewer after wrong guesses, more after right ones")
     draft_model: str | None = option(None, 5, "the smaller model; any with the same vocabulary")
@@ -80,8 +82,13 @@ class EngineConfig:
 
     def check_speculation(self) -> None:
         check_integer("num_speculative_tokens", self.num_speculative_tokens, 0)
-        check_integer("prompt_lookup_min", self.prompt_lookup_min, 1)
-        check_integer("prompt_lookup_max", self.prompt_lookup_max, self.prompt_lookup_min)
+        low, high = self.prompt_lookup_min, self.prompt_lookup_max
+        check_integer("prompt_lookup_min", low, 1)
+        check_integer("prompt_lookup_max", high, 1)
+        if high < low:
+            raise ValueError(f"prompt_lookup_max {high} is less than prompt_lookup_min {low}")
+        if self.draft_model is not None and self.num_speculative_tokens == 0:
+            raise ValueError(f"draft_model {self.draft_model!r} would guess nothing: num_speculative_tokens is 0")
         if (self.draft_model is not None) != (self.speculative_method == "draft_model"):
             given = f"draft_model {self.draft_model!r}, speculative_method {self.speculative_method!r}"
             raise ValueError(f"draft_model and speculative_method draft_model belong together, not {given}")

@@ -14,17 +14,27 @@ from random import Random
 
 from .checks import check_integer
 from .config import EngineConfig
-from .outputs import Decode, RequestOutput, report
+from .detokenizer import Detokenizer
+from .outputs import RequestOutput, report
 from .sampling_params import SamplingParams
 from .sequence import Sequence
+from .stop_strings import StopStrings
+from .structured import Grammar, Grammars
 
 
 class FrontDesk:
-    """config is complete: the model filled in max_model_len and num_blocks."""
+    """config is complete: the model filled in max_model_len and num_blocks. grammars: None before level 03."""
 
-    def __init__(self, config: EngineConfig, vocab_size: int, eos_token_ids: frozenset[int], decode: Decode):
+    def __init__(
+        self,
+        config: EngineConfig,
+        vocab_size: int,
+        eos_token_ids: frozenset[int],
+        decode: Detokenizer,
+        grammars: Grammars | None = None,
+    ):
         self.config, self.vocab_size = config, vocab_size
-        self.eos_token_ids, self.decode = eos_token_ids, decode
+        self.eos_token_ids, self.decode, self.grammars = eos_token_ids, decode, grammars
         self.live: dict[str, list[Sequence]] = {}  # request id -> its choices
         self.arrivals = count()
 
@@ -34,6 +44,7 @@ class FrontDesk:
             raise TypeError(f"params must be SamplingParams, not {params!r}")
         self.check_token_ids(prompt_token_ids)
         self.check_vocabulary(params)
+        self.check_text(params)
         n, limit, m = len(prompt_token_ids), self.config.max_model_len, params.max_tokens
         if n > limit - 1:
             raise ValueError(f"the prompt has {n} tokens; max_model_len {limit} leaves room for {limit - 1}")
@@ -42,6 +53,15 @@ class FrontDesk:
         size, num_blocks = self.config.block_size, self.config.num_blocks
         if (needed := -(-n // size)) > num_blocks:
             raise ValueError(f"a prompt of {n} tokens needs {needed} blocks of {size}; the whole pool has {num_blocks}")
+
+    def check_text(self, params: SamplingParams) -> None:
+        """What a request asks of its text needs a tokenizer, and a grammar one that can be read."""
+        if params.stop and self.decode.tokenizer is None:
+            raise ValueError("stop needs a tokenizer, and this model has none: give stop_token_ids")
+        if params.structured_outputs is not None:
+            if self.grammars is None:
+                raise ValueError("structured_outputs comes with level 03")
+            self.grammars.check(params.structured_outputs)
 
     def check_token_ids(self, prompt_token_ids: object) -> None:
         if not isinstance(prompt_token_ids, list | tuple):
@@ -77,19 +97,26 @@ class FrontDesk:
         self.check(prompt_token_ids, params)
         self.check_place(request_id, priority, cache_salt)
         arrival = next(self.arrivals)  # a refused call takes no number, so nobody's seed depends on it
-        first = Sequence(
-            request_id=self.free_id(arrival) if request_id is None else request_id,
+        first = self.begin(
+            prompt_token_ids, params, arrival, self.free_id(arrival) if request_id is None else request_id
+        )
+        first.priority, first.cache_salt = priority, cache_salt
+        seqs = self.live[first.request_id] = [first, *(first.sibling(choice) for choice in range(1, params.n))]
+        return seqs
+
+    def begin(self, prompt_token_ids: list[int], params: SamplingParams, arrival: int, request_id: str) -> Sequence:
+        """The first choice of a request."""
+        return Sequence(
+            request_id=request_id,
             tokens=[int(token_id) for token_id in prompt_token_ids],
             params=params,
             max_len=self.max_len(len(prompt_token_ids), params),
             eos_token_ids=self.eos_token_ids,
             seed=Random(f"{self.config.seed}/{arrival}").getrandbits(63) if params.seed is None else params.seed,
             arrival=arrival,
-            priority=priority,
-            cache_salt=cache_salt,
+            stops=self.watch(params),
+            grammar=self.guide(params),
         )
-        seqs = self.live[first.request_id] = [first, *(first.sibling(choice) for choice in range(1, params.n))]
-        return seqs
 
     def check_place(self, request_id: str | None, priority: int, cache_salt: str | None) -> None:
         check_integer("priority", priority, -(2**63), 2**63 - 1)
@@ -103,6 +130,14 @@ class FrontDesk:
         """How long the sequence may become; the newest token needs no slot, so it may be one longer than the pool."""
         wanted = self.config.max_model_len if params.max_tokens is None else num_prompt_tokens + params.max_tokens
         return min(wanted, self.config.num_blocks * self.config.block_size + 1)
+
+    def watch(self, params: SamplingParams) -> StopStrings | None:
+        """Who asks for no stop strings has nobody reading along."""
+        return StopStrings(params, self.decode.stream) if params.stop else None
+
+    def guide(self, params: SamplingParams) -> Grammar | None:
+        """Nor is there a grammar for whoever asks for none."""
+        return self.grammars.open(params.structured_outputs) if self.grammars and params.structured_outputs else None
 
     def free_id(self, arrival: int) -> str:
         """The arrival's number, unless somebody chose that very id."""

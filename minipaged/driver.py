@@ -16,7 +16,8 @@ from typing import Protocol
 
 from .config import EngineConfig
 from .desk import FrontDesk
-from .outputs import CompletionOutput, Decode, RequestOutput
+from .detokenizer import Detokenizer
+from .outputs import CompletionOutput, RequestOutput
 from .sampling_params import SamplingParams
 from .sequence import Sequence as TokenSequence
 from .trace import StepTrace
@@ -163,9 +164,9 @@ class Run:
         return outputs
 
 
-def aborted(record: Record, decode: Decode) -> RequestOutput:
+def aborted(record: Record, decode: Detokenizer) -> RequestOutput:
     """The output of a request that did not come to its own end, or did not even begin; a choice that did keeps its."""
-    nothing = [CompletionOutput(i, [], None, None, decode) for i in range(record.request.params.n)]
+    nothing = [CompletionOutput(i, [], None, None, decode, lambda is_over: "") for i in range(record.request.params.n)]
     prompt = list(record.request.prompt_token_ids)
     output = record.output or RequestOutput(record.request_id or "", prompt, nothing, finished=False)
     outputs = [said if said.finish_reason else replace(said, finish_reason="abort") for said in output.outputs]

@@ -1,12 +1,13 @@
-"""Whatever is no matrix product comes in two makes, torch's and Triton's, and is chosen once.
+"""Whatever is no matrix product comes in several makes, for a CPU and for a GPU, and is chosen once.
 
     Ops   make_attend(window)     attention over the sequence, the only place where tokens meet    attention.py
           rms_norm, add_rms_norm  a row over its root mean square; of a sum, and the sum
           rope                    pairs of a head turned by their token's angle
           silu_mul                one half of a row opens the other
 
-    attention_backend    torch     plain tensor operations, on a CPU attention with compiled loops
-                         triton    the kernels of kernels/, one launch each: numbers are read and written once
+    attention_backend    torch     plain tensor operations; for float32 on a CPU compiled loops in their place
+                         triton    the kernels of kernels/, one launch each
+                                   (loops and kernels read and write each number once)
 
 The model is put together with one of them and never asks which. A CPU cannot run what Triton compiles, but Triton can
 interpret a kernel, line by line in Python: hopelessly slow, and the way to look inside one with a debugger. Invariant:
@@ -23,7 +24,9 @@ import torch.nn.functional as nn
 from torch import Tensor
 
 from .attention import Attend, choose_attend
-from .models.rotary import rotate
+from .kernels.rms_norm import add_rms_norm_cpu, rms_norm_cpu
+from .kernels.rope import rope_cpu, rope_spec
+from .kernels.silu_mul import silu_mul_cpu, silu_mul_spec
 from .progress import say
 
 
@@ -41,7 +44,10 @@ def choose_ops(backend: str, dtype: torch.dtype, device: torch.device) -> Ops:
         from . import triton_ops as fast
 
         return Ops(fast.make_attend, fast.rms_norm, fast.add_rms_norm, fast.rope, fast.silu_mul)
-    return Ops(partial(choose_attend, dtype, device), rms_norm, add_rms_norm, rotate, silu_mul)
+    make_attend = partial(choose_attend, dtype, device)
+    if device.type == "cpu" and dtype == torch.float32:
+        return Ops(make_attend, rms_norm_cpu, add_rms_norm_cpu, rope_cpu, silu_mul_cpu)
+    return Ops(make_attend, rms_norm, add_rms_norm, rope_spec, silu_mul_spec)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -53,12 +59,6 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
     """x, residual [T, M] -> the norm of their sum, and the sum"""
     total = x + residual
     return rms_norm(total, weight, eps), total
-
-
-def silu_mul(gate_up: Tensor) -> Tensor:
-    """gate_up [T, 2 F] -> [T, F]"""
-    gate, up = gate_up.chunk(2, dim=-1)  # [T, F]
-    return nn.silu(gate) * up
 
 
 def use_interpreter(dtype: str) -> None:

@@ -6,15 +6,18 @@
 
 All n choices of a request are in each of its outputs, those without news too, in the order of their indices.
 Names are vLLM's (`vllm.outputs`). Invariant: an output is a copy; the sequence behind it may go on or go away. Text is
-decoded when it is asked for, and logprobs get their shape: most steps' outputs are never read. (From level 01.)"""
+decoded when it is asked for, and logprobs get their shape: most steps' outputs are never read. Until its end a text is
+what is certain by then: nothing of it is taken back, neither half a character nor the beginning of a stop string.
+(From level 01.)"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 
+from .detokenizer import Detokenizer
 from .sequence import Scores, Sequence
 
-Decode = Callable[[list[int]], str]
+Read = Callable[[bool], str]
 
 
 @dataclass(frozen=True)
@@ -30,14 +33,16 @@ class Logprob:
 @dataclass
 class CompletionOutput:
     """finish_reason: None while running, then "stop", "length", "abort" or "error".
-    stop_reason: the stop token id that ended it; None for EOS and every other reason.
+    stop_reason: the stop token id or stop string that ended it; None for EOS and every other reason.
+    read: its text, by whether it is over.
     num_cached_tokens: prompt tokens that this choice found when it was first admitted."""
 
     index: int
     token_ids: list[int]
     finish_reason: str | None
     stop_reason: int | str | None
-    decode: Decode = field(repr=False, compare=False)
+    decode: Detokenizer = field(repr=False, compare=False)
+    read: Read = field(repr=False, compare=False)
     num_cached_tokens: int = field(default=0, compare=False)
     scores: list[Scores] | None = field(default=None, repr=False, compare=False)
 
@@ -55,8 +60,8 @@ class CompletionOutput:
 
     @cached_property
     def text(self) -> str:
-        """Without the token that stopped it: an EOS or stop token is not part of the answer."""
-        return self.decode(self.token_ids[:-1] if self.finish_reason == "stop" else self.token_ids)
+        """What may be shown so far; once it is over, all of it."""
+        return self.read(self.finish_reason is not None)
 
 
 @dataclass
@@ -81,11 +86,13 @@ class RequestOutput:
         return [describe(scores, self.outputs[0].decode) if scores else None for scores in self.prompt_scores]
 
 
-def describe(scores: Scores, decode: Decode) -> dict[int, Logprob]:
-    return {token_id: Logprob(*score, decode([token_id])) for token_id, score in scores.items()}
+def describe(scores: Scores, decode: Detokenizer) -> dict[int, Logprob]:
+    """With the text of each token, a special one's too: what ended an answer should be seen in its logprobs."""
+    texts = {token_id: decode([token_id], skip_special_tokens=False) for token_id in scores}
+    return {token_id: Logprob(*score, texts[token_id]) for token_id, score in scores.items()}
 
 
-def report(choices: list[Sequence], decode: Decode) -> RequestOutput:
+def report(choices: list[Sequence], decode: Detokenizer) -> RequestOutput:
     """Everything a request's choices have so far; from here on only what comes after is news."""
     first = choices[0]
     for seq in choices:
@@ -106,13 +113,30 @@ def is_scored(first: Sequence) -> bool:
     return first.params.prompt_logprobs is not None and not first.num_unscored
 
 
-def complete(seq: Sequence, decode: Decode) -> CompletionOutput:
+def complete(seq: Sequence, decode: Detokenizer) -> CompletionOutput:
     return CompletionOutput(
         index=seq.choice,
         token_ids=seq.tokens[seq.num_prompt_tokens :],
         finish_reason=seq.finish_reason,
         stop_reason=seq.stop_reason,
         decode=decode,
+        read=reader(seq, decode),
         num_cached_tokens=seq.num_cached_tokens,
         scores=None if seq.params.logprobs is None else list(seq.scores),
     )
+
+
+def reader(seq: Sequence, decode: Detokenizer) -> Read:
+    """Reads what seq has said up to here, whatever it says later."""
+    if seq.stops:
+        return partial(choose, seq.stops.shown, seq.stops.whole)
+    end = len(seq.tokens) - (seq.finish_reason == "stop")  # an EOS or stop token is not part of the answer
+    return partial(read, decode, seq.tokens[seq.num_prompt_tokens : end], seq.params.skip_special_tokens)
+
+
+def choose(shown: str, whole: str, is_over: bool) -> str:
+    return whole if is_over else shown
+
+
+def read(decode: Detokenizer, token_ids: list[int], skip_special_tokens: bool, is_over: bool) -> str:
+    return decode(token_ids, skip_special_tokens, so_far=not is_over)

@@ -29,7 +29,7 @@ ROOT = bytes(32)
 
 def block_name(parent: bytes, token_ids: list[int], extra_keys: tuple[str, ...] = ()) -> bytes:
     """32 bytes; parent is the name of the block before, ROOT for the first."""
-    extra = repr(extra_keys).encode("utf-8", "backslashreplace")
+    extra = repr(extra_keys).encode("utf-8", "backslashreplace") if extra_keys else b""
     return sha256(parent + array("q", token_ids).tobytes() + extra).digest()
 
 
@@ -39,7 +39,7 @@ class PrefixBlockManager(BlockManager):
     def __init__(self, num_blocks: int, block_size: int):
         super().__init__(num_blocks, block_size)
         self.block_of: dict[bytes, int] = {}
-        self.name_of: dict[int, bytes] = {}
+        self.name_of: list[bytes | None] = [None] * num_blocks
 
     def adopt(self, seq: Sequence) -> bool:
         """Borrow the blocks that hold seq's beginning, and reserve the rest of its tokens. All or nothing."""
@@ -76,9 +76,18 @@ class PrefixBlockManager(BlockManager):
             self.forget(block)
         return done
 
+    def release(self, seq: Sequence) -> None:
+        """Also forget what was promised and not kept: names of blocks that a broken step never filled, and all names of
+        whoever ended in an error, whose keys may be NaN."""
+        num_good = 0 if seq.error else seq.num_computed_tokens // self.block_size
+        for block in seq.block_table[num_good:]:
+            self.forget(block)
+        super().release(seq)
+
     def forget(self, block: int) -> None:
-        if (name := self.name_of.pop(block, None)) is not None:
+        if (name := self.name_of[block]) is not None:
             del self.block_of[name]
+            self.name_of[block] = None
 
     def publish(self, seq: Sequence, num_tokens: int) -> None:
         """Name the full blocks among seq's first num_tokens tokens, which are computed or about to be."""
@@ -100,7 +109,7 @@ class PrefixBlockManager(BlockManager):
         if self.num_free_blocks < self.num_blocks:
             return False
         self.block_of.clear()
-        self.name_of.clear()
+        self.name_of = [None] * self.num_blocks
         return True
 
 

@@ -1,5 +1,6 @@
 """What a request wishes of its logits is done before anything is drawn, in one order, row by row.
 
+    structured_outputs       all that the grammar forbids   -inf
     repetition_penalty r     tokens in prompt or output     x / r where x > 0, x * r elsewhere
     frequency_penalty f      tokens in the output           x - f * how often
     presence_penalty p       tokens in the output           x - p
@@ -29,11 +30,24 @@ def process(logits: Tensor, rows: list[Row]) -> Tensor:
     if not any(row.has_wishes for row in rows):
         return logits
     logits = logits.clone(memory_format=torch.contiguous_format)
+    permit(logits, rows)
     penalise_repetition(logits, rows)
     penalise_output(logits, rows)
     add_bias(logits, rows)
     forbid(logits, rows)
     return logits
+
+
+def permit(logits: Tensor, rows: list[Row]) -> None:
+    """Only what a grammar allows, where there is one."""
+    bits = {i: row.permitted for i, row in enumerate(rows) if row.permitted is not None}
+    if not bits:
+        return
+    data = torch.frombuffer(bytearray(b"".join(bits.values())), dtype=torch.uint8).to(logits.device)
+    shifts = torch.arange(8, dtype=torch.uint8, device=logits.device)
+    allowed = (data.view(len(bits), -1, 1) >> shifts & 1).bool().flatten(1)  # [N, V or a few more]
+    index = list(bits)
+    logits[index] = logits[index].masked_fill(~allowed[:, : logits.shape[-1]], -torch.inf)
 
 
 def penalise_repetition(logits: Tensor, rows: list[Row]) -> None:

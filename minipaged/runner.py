@@ -8,6 +8,7 @@ Loading is where "auto" and None become facts: device, dtype, attention backend,
 blocks. Whoever asks `model.config` afterwards reads numbers. One step is run before the first request, so that no
 request waits for a compiler. (From level 01.)"""
 
+import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from .batch import Batch
 from .config import EngineConfig
+from .detokenizer import Detokenizer
 from .input_batch import to_device
 from .kv_cache import KVCache
 from .models.config import ModelConfig, read_json, read_model_config, read_token_ids
@@ -28,9 +30,10 @@ from .models.hub import resolve_model
 from .models.weights import fill_with_noise, load_weights
 from .ops import choose_ops, use_interpreter
 from .progress import say
+from .structured import Grammars
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerFast
 
 CPU_KV_BYTES = 2 << 30  # of a CPU's memory, unless num_blocks says more: 46,000 tokens of the default model
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
@@ -41,7 +44,9 @@ class ModelRunner:
         self.config, self.model, self.model_config = config, model, model.config
         self.vocab_size = model.config.vocab_size
         self.eos_token_ids: frozenset[int] = frozenset()
-        self.tokenizer: PreTrainedTokenizerBase | None = None
+        self.tokenizer: PreTrainedTokenizerFast | None = None
+        self.decode = Detokenizer(None)  # "" until there is a tokenizer
+        self.grammars = Grammars(None, self.vocab_size, self.eos_token_ids)
         self.device, self.dtype = torch.device(config.device), getattr(torch, config.dtype)
         self.draft: ModelRunner | None = None  # a smaller model that guesses for this one (level 05)
         self.own_forward_s = 0.0
@@ -58,6 +63,8 @@ class ModelRunner:
         """config with this model's facts in the place of "auto" and None: one model can serve several engines."""
         facts = {name: getattr(self.config, name) for name in ("device", "dtype", "load_format", "attention_backend")}
         config = replace(config, **facts, max_model_len=choose_max_model_len(config, self.model_config))
+        if config.num_blocks is not None:
+            check_memory(self, config)
         return replace(config, num_blocks=config.num_blocks or choose_num_blocks(self, config))
 
     @torch.inference_mode()
@@ -76,10 +83,6 @@ class ModelRunner:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         return time.perf_counter()
-
-    def decode(self, token_ids: list[int]) -> str:
-        """As text, without special tokens; "" if the model came without a tokenizer."""
-        return "" if self.tokenizer is None else str(self.tokenizer.decode(token_ids, skip_special_tokens=True))
 
     def run_one(self, num_tokens: int) -> None:
         """A step of one made-up sequence in memory of its own; it does not count as time in the model."""
@@ -103,18 +106,21 @@ def load_model(config: EngineConfig) -> ModelRunner:
             load_draft(config, runner)
         runner.config = runner.resolve(config)
         runner.tokenizer = tokenizer.result()
+        runner.decode = Detokenizer(None if runner.tokenizer is None else runner.tokenizer.backend_tokenizer)
     runner.eos_token_ids = find_eos_token_ids(runner, folder)
+    runner.grammars = Grammars(runner.decode.tokenizer, runner.vocab_size, runner.eos_token_ids)
     return runner
 
 
 def load_draft(config: EngineConfig, target: ModelRunner) -> ModelRunner:
     """config.draft_model, on the target's device, which keeps it. Raises ValueError if the two do not go together."""
     assert config.draft_model is not None
-    if target.draft and target.draft.config.model == config.draft_model:
-        return target.draft
     length = choose_max_model_len(config, target.model_config)
     same = {name: getattr(config, name) for name in ("device", "dtype", "load_format", "attention_backend")}
     try:
+        if target.draft and target.draft.config.model == config.draft_model:
+            choose_max_model_len(replace(config, max_model_len=length), target.draft.model_config)
+            return target.draft
         draft = load_model(EngineConfig(model=config.draft_model, max_model_len=length, num_blocks=1, **same))
     except ValueError as error:
         raise ValueError(f"draft_model {config.draft_model}: {error}") from error
@@ -144,7 +150,7 @@ def warm_up(runner: ModelRunner) -> None:
     notice.daemon = True
     notice.start()
     try:
-        for num_tokens in (1, 2):  # of one token, even a slice is contiguous: that is a type of its own
+        for num_tokens in (1, 2):  # to Triton, a size of one is a type of its own
             runner.run_one(num_tokens)
     finally:
         notice.cancel()
@@ -176,9 +182,7 @@ def choose_max_model_len(config: EngineConfig, model: ModelConfig) -> int:
 
 def choose_num_blocks(runner: ModelRunner, config: EngineConfig) -> int:
     """All max_num_seqs at full length if the memory allows, and on a CPU one at full length in any case."""
-    one = -(-config.max_model_len // config.block_size)
-    models = [runner, runner.draft] if runner.draft else [runner]
-    block_bytes = sum(model.new_kv_cache(1, config.block_size).data.nbytes for model in models)
+    one, block_bytes = -(-config.max_model_len // config.block_size), count_block_bytes(runner, config)
     if config.device == "cpu":
         affordable = max(one, CPU_KV_BYTES // block_bytes)
     else:
@@ -187,6 +191,24 @@ def choose_num_blocks(runner: ModelRunner, config: EngineConfig) -> int:
         share = f"gpu_memory_utilization {config.gpu_memory_utilization} leaves room for {affordable} blocks"
         raise ValueError(f"{share}; one request of max_model_len {config.max_model_len} needs {one}")
     return int(min(affordable, config.max_num_seqs * one))
+
+
+def count_block_bytes(runner: ModelRunner, config: EngineConfig) -> int:
+    """What one block takes, in the draft model's cache too."""
+    models = [runner, runner.draft] if runner.draft else [runner]
+    return sum(model.new_kv_cache(1, config.block_size).data.nbytes for model in models)
+
+
+def check_memory(runner: ModelRunner, config: EngineConfig) -> None:
+    """Raises ValueError if the blocks asked for could never fit the machine: memory is only missed when it is used."""
+    needed = config.num_blocks * count_block_bytes(runner, config)
+    if config.device == "cuda":
+        there = torch.cuda.mem_get_info(runner.device)[1]
+    else:
+        there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > there:
+        blocks = f"num_blocks {config.num_blocks} x block_size {config.block_size}"
+        raise ValueError(f"{blocks} need {needed / 1e9:.1f} GB of memory; {config.device} has {there / 1e9:.1f} GB")
 
 
 def free_cuda_bytes(runner: ModelRunner, config: EngineConfig) -> int:
@@ -199,8 +221,8 @@ def free_cuda_bytes(runner: ModelRunner, config: EngineConfig) -> int:
     return int(total * config.gpu_memory_utilization) - peak - others
 
 
-def load_tokenizer(folder: Path) -> "PreTrainedTokenizerBase | None":
-    """None if the folder has none."""
+def load_tokenizer(folder: Path) -> "PreTrainedTokenizerFast | None":
+    """None if the folder has none. Raises ValueError for one that is not made of tokenizers' parts."""
     if not any((folder / name).exists() for name in TOKENIZER_FILES):
         return None
     from transformers import AutoTokenizer, PreTrainedTokenizerFast  # late: a second that tiny models save
@@ -209,7 +231,11 @@ def load_tokenizer(folder: Path) -> "PreTrainedTokenizerBase | None":
     described = read_json(path).get("tokenizer_class") if path.exists() else None
     # what AutoTokenizer would find too, 1 s later
     known = PreTrainedTokenizerFast if described == "PreTrainedTokenizerFast" else AutoTokenizer
-    tokenizer: PreTrainedTokenizerBase = known.from_pretrained(folder)
+    tokenizer = known.from_pretrained(folder)
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
+        raise ValueError(
+            f"{folder}: a {type(tokenizer).__name__} cannot decode step by step, no fast tokenizer is there"
+        )
     return tokenizer
 
 

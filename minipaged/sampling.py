@@ -105,11 +105,11 @@ def cut(weights: Tensor, params: list[SamplingParams]) -> Tensor:
 
 def cut_rows(weights: Tensor, keep: Callable[[Tensor, list[Any]], Tensor], values: dict[int, Any]) -> Tensor:
     """Let `keep` have the rows for which there is a value."""
-    chosen = [*values]
-    if 0 < len(chosen) < len(weights):
+    if len(values) == len(weights) > 0:
+        return keep(weights, [*values.values()])
+    if chosen := [*values]:
         weights[chosen] = keep(weights[chosen], [*values.values()])
-        return weights
-    return keep(weights, [*values.values()]) if chosen else weights
+    return weights
 
 
 def keep_min_p(weights: Tensor, shares: list[float]) -> Tensor:

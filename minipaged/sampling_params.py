@@ -4,6 +4,7 @@
     SamplingParams(temperature=0.8, top_p=0.9, seed=7)   random, and the same every time
     SamplingParams(max_tokens=None)                      as long as max_model_len allows
     SamplingParams(n=3)                                  three answers to one prompt
+    SamplingParams(stop=["\n\n", "User:"])               until one of these stands in the text
     SamplingParams(logprobs=5)                           and what the model thought of each token
 
 Names, meanings, defaults and legal ranges are vLLM's (`vllm.SamplingParams`). Whatever is out of range is refused
@@ -11,8 +12,10 @@ here, before an engine sees it. One deliberate difference: `n` goes with greedy 
 equal answers. No tensors: the arithmetic is in `sampling.py`. (From level 01.)"""
 
 from dataclasses import dataclass, field
+from typing import Any
 
-from .checks import check_boolean, check_integer, check_number, check_token_bias, check_token_ids
+from .checks import check_boolean, check_integer, check_number, check_structure, check_token_bias, check_token_ids
+from .text import check_text
 
 GREEDY_BELOW = 1e-5  # logits divided by a smaller temperature overflow, and would mean "the most likely token" anyway
 MAX_BIAS = 100.0  # a larger one counts as this, as in vLLM: it bans or forces a token as it is
@@ -36,9 +39,16 @@ class SamplingParams:
     seed            the same seed draws the same tokens, alone or in company. None: the engine chooses one.
                     The first choice draws from it, every other one from a seed derived of it (`choice_seed`).
     max_tokens      generate at most so many tokens, >= 1; None: up to max_model_len.
-    min_tokens      neither EOS nor stop token before so many are out. In [0, max_tokens]; ignore_eos changes nothing.
+    min_tokens      neither EOS nor stop token before so many are out, and a stop string is looked for from then on.
+                    In [0, max_tokens]; ignore_eos changes nothing.
+    stop            end as soon as one of these strings, none empty, stands in the text, which is cut before it.
+                    token_ids keep every token up to the one that completed it. A single string is a list of one.
+    include_stop_str_in_output  cut behind the stop string, not before.
     stop_token_ids  end after any of these; it stays in token_ids, not in text.
     ignore_eos      an end-of-sequence token does not end the request (stop_token_ids still do).
+    skip_special_tokens  leave special tokens out of the text.
+    structured_outputs  what the answer must look like, from level 03 on: {"json": a schema, as a dict or text} or
+                    {"regex": text} or {"choice": [texts]} or {"grammar": EBNF whose rule is root}. Not with ignore_eos.
     logprobs        report the log-probabilities of each token and of the so many likeliest, by the model's own
                     distribution: before penalties, temperature and all else. >= 0; -1: of all; None: of none.
     prompt_logprobs     the same for each prompt token but the first, which follows nothing.
@@ -59,14 +69,38 @@ class SamplingParams:
     seed: int | None = None
     max_tokens: int | None = 16
     min_tokens: int = 0
+    stop: tuple[str, ...] = ()
+    include_stop_str_in_output: bool = False
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    skip_special_tokens: bool = True
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    structured_outputs: dict[str, Any] | None = field(default=None, hash=False)
     num_speculative_tokens: int | None = None
 
     def __post_init__(self) -> None:
-        check_integer("n", self.n, 1, MAX_CHOICES)
+        self.check_chances()
+        self.check_limits()
+        self.check_text()
+        self.check_tokens()
+
+    def check_text(self) -> None:
+        object.__setattr__(self, "stop", check_stop(self.stop))
+        check_structure("structured_outputs", self.structured_outputs)
+        if self.structured_outputs and self.ignore_eos:
+            raise ValueError("ignore_eos goes with no structured_outputs: nothing may follow the end of a grammar")
+
+    def check_tokens(self) -> None:
+        object.__setattr__(self, "stop_token_ids", check_token_ids("stop_token_ids", self.stop_token_ids))
+        if self.logit_bias is not None:
+            object.__setattr__(self, "logit_bias", clip(check_token_bias("logit_bias", self.logit_bias)))
+        if self.allowed_token_ids is not None:
+            object.__setattr__(self, "allowed_token_ids", check_token_ids("allowed_token_ids", self.allowed_token_ids))
+            if not self.allowed_token_ids:
+                raise ValueError("allowed_token_ids must have at least one token id, not none")
+
+    def check_chances(self) -> None:
         check_number("temperature", self.temperature, 0)
         check_number("top_p", self.top_p, 0, 1, above_low=True)
         check_integer("top_k", self.top_k, -1)
@@ -75,19 +109,16 @@ class SamplingParams:
         check_number("frequency_penalty", self.frequency_penalty, -2, 2)
         check_number("repetition_penalty", self.repetition_penalty, 0, above_low=True)
         check_integer("seed", self.seed, -(2**63), 2**63 - 1, optional=True)
+
+    def check_limits(self) -> None:
+        check_integer("n", self.n, 1, MAX_CHOICES)
         check_integer("max_tokens", self.max_tokens, 1, optional=True)
         check_integer("min_tokens", self.min_tokens, 0, self.max_tokens)
         check_integer("logprobs", self.logprobs, -1, optional=True)
         check_integer("prompt_logprobs", self.prompt_logprobs, -1, optional=True)
-        check_boolean("ignore_eos", self.ignore_eos)
         check_integer("num_speculative_tokens", self.num_speculative_tokens, 0, optional=True)
-        object.__setattr__(self, "stop_token_ids", check_token_ids("stop_token_ids", self.stop_token_ids))
-        if self.logit_bias is not None:
-            object.__setattr__(self, "logit_bias", clip(check_token_bias("logit_bias", self.logit_bias)))
-        if self.allowed_token_ids is not None:
-            object.__setattr__(self, "allowed_token_ids", check_token_ids("allowed_token_ids", self.allowed_token_ids))
-            if not self.allowed_token_ids:
-                raise ValueError("allowed_token_ids must have at least one token id, not none")
+        for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"):
+            check_boolean(name, getattr(self, name))
 
     @property
     def greedy(self) -> bool:
@@ -110,3 +141,15 @@ class SamplingParams:
 
 def clip(biases: dict[int, float]) -> dict[int, float]:
     return {token_id: min(max(bias, -MAX_BIAS), MAX_BIAS) for token_id, bias in biases.items()}
+
+
+def check_stop(value: object) -> tuple[str, ...]:
+    """value must be text, or a list of texts, none of them empty; None is none."""
+    strings = () if value is None else (value,) if isinstance(value, str) else value
+    if not isinstance(strings, list | tuple):
+        raise TypeError(f"stop must be text or a list of texts, not {value!r}")
+    for i, string in enumerate(strings):
+        check_text(f"stop[{i}]", string)
+        if not string:
+            raise ValueError(f"stop[{i}] must have at least one character, not {string!r}")
+    return tuple(strings)

@@ -15,6 +15,8 @@ from random import Random
 from typing import NamedTuple
 
 from .sampling_params import SamplingParams
+from .stop_strings import StopStrings
+from .structured import Grammar
 
 
 def choice_seed(seed: int, choice: int) -> int:
@@ -46,6 +48,8 @@ class Sequence:
     choice: int = 0  # which of its request's n answers
     priority: int = 0
     cache_salt: str | None = None
+    stops: StopStrings | None = None  # reads along, for whoever asked for stop strings
+    grammar: Grammar | None = None  # what it may say, for whoever asked for structured outputs
     num_computed_tokens: int = 0
     block_table: list[int] = field(default_factory=list)
     block_names: list[bytes] = field(default_factory=list)  # of its full blocks, from level 04 on
@@ -93,15 +97,19 @@ class Sequence:
     def sibling(self, choice: int) -> "Sequence":
         """Another answer to the same prompt, before anything of this one was computed."""
         seed = choice_seed(self.seed, choice)
-        return replace(self, choice=choice, seed=seed, tokens=list(self.tokens), block_table=[], block_names=[])
+        other = replace(self, choice=choice, seed=seed, tokens=list(self.tokens), block_table=[], block_names=[])
+        other.stops, other.grammar = self.stops and self.stops.anew(), self.grammar and self.grammar.anew()
+        return other
 
     def append(self, token_id: int) -> None:
-        """Take a generated token, and end if it says so: EOS first, then a stop token, then the length."""
+        """Take a generated token, and end if it says so: EOS first, then a stop token, a stop string, the length."""
         self.tokens.append(token_id)
         if token_id in self.eos_token_ids and not self.params.ignore_eos:
             self.finish_reason = "stop"
         elif token_id in self.params.stop_token_ids:
             self.finish_reason, self.stop_reason = "stop", token_id
+        elif self.stops and (found := self.stops.completed_by(token_id)):
+            self.finish_reason, self.stop_reason = "stop", found
         elif len(self.tokens) >= self.max_len:
             self.finish_reason = "length"
 

@@ -13,9 +13,9 @@ from .attention import Attend
 from .input_batch import InputBatch
 from .kernels.paged_attention import ALL_KEYS
 from .kernels.paged_attention_triton import paged_attention
-from .kernels.rms_norm import add_rms_norm, rms_norm
-from .kernels.rope import rope
-from .kernels.silu_mul import silu_mul
+from .kernels.rms_norm_triton import add_rms_norm, rms_norm
+from .kernels.rope_triton import rope
+from .kernels.silu_mul_triton import silu_mul
 from .kernels.write_kv_triton import write_kv
 from .kv_cache import LayerCache
 

@@ -10,24 +10,43 @@ unlucky token as the newest makes the row NaN."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise
 
 import torch
+from tokenizers import Tokenizer, decoders, models
 
 from minipaged.batch import NO_TOKEN, Batch, Row
 from minipaged.config import EngineConfig
+from minipaged.detokenizer import Detokenizer
 from minipaged.sampling import sample
 from minipaged.sampling_params import SamplingParams
 from minipaged.sequence import choice_seed
+from minipaged.structured import Grammars
 
 from .plain import cuts, processed
+from .stopping import ended, text_of
 
 NOTHING = 0  # the digest of no tokens
+FIRST_LETTER = ord("a")
 MARGIN = 8.0  # between the logit of what the model says and all others
 
 
 def extend(digest: int, token: int) -> int:
     return hash((digest, token)) & 0xFFFFFFFF
+
+
+@cache
+def letters(vocab_size: int) -> Detokenizer:
+    """Every token is a letter: 0 is a, 1 is b."""
+    tokenizer = Tokenizer(models.WordLevel({chr(FIRST_LETTER + i): i for i in range(vocab_size)}, unk_token="a"))
+    tokenizer.decoder = decoders.Fuse()
+    return Detokenizer(tokenizer)
+
+
+@cache
+def letter_grammars(vocab_size: int, eos_token_ids: frozenset[int]) -> Grammars:
+    return Grammars(letters(vocab_size).tokenizer, vocab_size, eos_token_ids)
 
 
 class FakeKVCache:
@@ -76,8 +95,13 @@ class FakeModel:
     def new_kv_cache(self, num_blocks: int, block_size: int) -> FakeKVCache:
         return FakeKVCache(num_blocks, block_size)
 
-    def decode(self, token_ids: list[int]) -> str:
-        return "".join(chr(ord("a") + token_id % 26) for token_id in token_ids)
+    @property
+    def decode(self) -> Detokenizer:
+        return letters(self.vocab_size)
+
+    @property
+    def grammars(self) -> Grammars:
+        return letter_grammars(self.vocab_size, self.eos_token_ids)
 
     def __call__(self, batch: Batch, kv_cache: FakeKVCache) -> torch.Tensor:
         self.num_forwards += 1
@@ -123,7 +147,18 @@ class Answer:
 
     token_ids: tuple[int, ...]
     finish_reason: str
-    stop_reason: int | None = None
+    stop_reason: int | str | None = None
+
+
+def spell(token_ids: Iterable[int]) -> list[str]:
+    """The text of each token."""
+    return [chr(FIRST_LETTER + token_id) for token_id in token_ids]
+
+
+def spoken_text(answer: Answer, num_said: int, params: SamplingParams, finish_reason: str | None) -> str:
+    """What an output of its first num_said tokens shows, if it ended so."""
+    stop_reason = answer.stop_reason if finish_reason == "stop" else None
+    return text_of(spell(answer.token_ids[:num_said]), params, finish_reason, stop_reason)
 
 
 def answers_alone(model: FakeModel, prompt: Iterable[int], params: SamplingParams, max_model_len: int) -> list[Answer]:
@@ -144,5 +179,7 @@ def answer_alone(model: FakeModel, prompt: Iterable[int], params: SamplingParams
             return Answer(tuple(said), "stop")
         if token in params.stop_token_ids:
             return Answer(tuple(said), "stop", token)
+        if params.stop and (end := ended(spell(said), params)):
+            return Answer(tuple(said), "stop", end[1])
         if len(said) == limit:
             return Answer(tuple(said), "length")

@@ -14,9 +14,10 @@ from random import Random
 import pytest
 
 from levels import load
+from minipaged.batch import NO_TOKEN
 
-from .drafters import DRAFTERS, drafting_with
-from .fake_model import FakeModel, answers_alone
+from .drafters import DRAFTERS, Scripted, drafting_with, right
+from .fake_model import FakeModel, answers_alone, spoken_text
 from .plain import check_scores
 from .worlds import NAMES, UNLUCKY, new_model, random_config, random_visit
 
@@ -30,8 +31,25 @@ class OtherModel(FakeModel):
         return row
 
 
+def astray(engine, answer_to):
+    """Takes a wrong turn first, and then says what the model would say on that way."""
+
+    def guess(seq, limit):
+        n = seq.num_prompt_tokens
+        prompt, drafts = seq.tokens[:n], [token ^ 1 for token in right(answer_to)(seq, 1)]
+        while drafts and len(drafts) < limit:
+            word = engine.model.says(prompt, [*seq.tokens[n:], *drafts], seq.params)
+            if word == NO_TOKEN:
+                break
+            drafts.append(word)
+        return tuple(drafts[:limit])
+
+    return Scripted(engine.drafter.length, guess)
+
+
 BESTIARY = {
     **DRAFTERS,
+    "astray": astray,
     "draft model": drafting_with(lambda engine: new_model()),
     "another model": drafting_with(lambda engine: OtherModel(unlucky=UNLUCKY)),
 }
@@ -106,6 +124,8 @@ class Life:
             is_full = len(output.prompt_token_ids) + n == num_slots + 1 and said.finish_reason == "length"
             expected = (answer.token_ids, answer.finish_reason, answer.stop_reason)
             assert said.finish_reason is None or is_full or end == expected
+            text = spoken_text(answer, n, self.params[output.request_id], said.finish_reason)
+            assert said.text == text, "the text is what may be shown of it"
         if output.finished:
             del self.due[output.request_id]
 

@@ -15,7 +15,7 @@ from minipaged.config import EngineConfig
 from minipaged.outputs import RequestOutput
 from minipaged.trace import StepRecord
 
-from .fake_model import Answer
+from .fake_model import Answer, spoken_text
 from .worlds import Visit
 
 
@@ -38,7 +38,8 @@ class Known:
     def spoken(self) -> tuple[object, ...]:
         """What is to be heard of it: everything so far, and why it ended if it did."""
         stop_reason = self.answer.stop_reason if self.finish_reason == "stop" else None
-        return self.choice, list(self.answer.token_ids[: self.num_said]), self.finish_reason, stop_reason
+        text = spoken_text(self.answer, self.num_said, self.visit.params, self.finish_reason)
+        return self.choice, list(self.answer.token_ids[: self.num_said]), text, self.finish_reason, stop_reason
 
     @property
     def num_tokens(self) -> int:
@@ -63,7 +64,7 @@ def together(amounts: Mapping[Known, int]) -> dict[str, int]:
 
 def heard(output: RequestOutput) -> tuple[object, ...]:
     """An output in the shape of Ledger.spoken."""
-    said = [(each.index, each.token_ids, each.finish_reason, each.stop_reason) for each in output.outputs]
+    said = [(each.index, each.token_ids, each.text, each.finish_reason, each.stop_reason) for each in output.outputs]
     return output.prompt_token_ids, said, output.finished, output.num_preemptions
 
 

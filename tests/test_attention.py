@@ -25,6 +25,7 @@ def one_batch():
         logits_indices=[4, 5],
         row_start_loc=[0, 1, 2],
         rows=[],
+        known=[],
     )
     torch.manual_seed(0)
     cache = LayerCache(torch.full((4, 2, 4, 8), math.nan), torch.full((4, 2, 4, 8), math.nan))

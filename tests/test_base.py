@@ -109,7 +109,7 @@ def busy_engine():
         (lambda engine: engine.desk.live.update(d=[]), "a live request has a live choice"),
         (lambda engine: engine.scheduler.waiting.append(engine.scheduler.running[0]), "nobody waits and runs"),
         (lambda engine: engine.scheduler.running.reverse(), "queues are sorted by the policy's key"),
-        (lambda engine: engine.blocks.pool.free_block_queue.popitem(), "free [+] held = pool"),
+        (lambda engine: engine.blocks.pool.free_block_queue.popleft(), "free [+] held = pool"),
         (lambda engine: engine.scheduler.running.pop(), "every reference is somebody's"),
         (lambda engine: engine.scheduler.waiting[0].block_table.append(0), "whoever waits holds no block"),
     ],

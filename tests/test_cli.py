@@ -260,3 +260,10 @@ def test_the_end_of_a_program_is_deaf_to_interrupts(raised: bool, code: int, mon
         leave(main)
     assert end.value.code == code
     assert set_to == [(signal.SIGINT, signal.SIG_IGN)]
+
+
+def test_a_flag_takes_what_its_field_takes():
+    options = ["--num-speculative-tokens", "3", "--speculative-method", "draft_model", "--draft-model", "some/folder"]
+    args = make_parser(5, "name", "claim", {}).parse_args([*options, "--gpu-memory-utilization", "0.5"])
+    config = EngineConfig(**engine_options(args, 5))
+    assert (config.num_speculative_tokens, config.draft_model, config.gpu_memory_utilization) == (3, "some/folder", 0.5)

@@ -1,5 +1,6 @@
 """A configuration that exists is legal; what a level does not have yet is refused by name."""
 
+import re
 from dataclasses import fields
 
 import pytest
@@ -88,6 +89,27 @@ def test_a_config_that_asks_for_nothing_asks_for_what_the_flags_promise():
     assert (config.model, config.max_num_seqs, config.block_size, config.seed) == ("smollm2-135m", 64, 16, 0)
     assert (config.max_num_batched_tokens, config.long_prefill_token_threshold) == (1024, 0)
     assert config.scheduling_policy == "fcfs"
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"num_speculative_tokens": -1}, "num_speculative_tokens must be a whole number >= 0, not -1"),
+        ({"prompt_lookup_min": 0}, "prompt_lookup_min must be a whole number >= 1, not 0"),
+        (
+            {"prompt_lookup_min": 3, "prompt_lookup_max": 2},
+            "prompt_lookup_max 2 is less than prompt_lookup_min 3",
+        ),
+        ({"speculative_method": "eagle"}, "speculative_method must be one of ngram, draft_model, not 'eagle'"),
+        ({"speculative_method": "draft_model"}, "draft_model None, speculative_method 'draft_model'"),
+        ({"draft_model": "x", "num_speculative_tokens": 1}, "draft_model 'x', speculative_method 'ngram'"),
+        ({"draft_model": "x", "speculative_method": "draft_model"}, "draft_model 'x' would guess nothing"),
+    ],
+    ids=str,
+)
+def test_guesses_that_cannot_be_are_refused(fields, named):
+    with pytest.raises(ValueError, match=re.escape(named)):
+        EngineConfig(**fields)
 
 
 LEAST = [{name: 1} for name in ("num_blocks", "block_size", "max_num_seqs", "max_num_batched_tokens")]

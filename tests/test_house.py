@@ -29,6 +29,9 @@ UPSTAIRS = (
     "trace",
     "desk",
     "base",
+    "detokenizer",
+    "stop_strings",
+    "structured",
 )
 TENSORS = {"torch", "numpy", "numba", "triton", "transformers", "safetensors"}
 OUTSIDE = {"ABC", "Protocol", "NamedTuple", "Generic"}  # bases that are no ancestors

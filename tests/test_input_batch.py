@@ -9,7 +9,7 @@ CPU = torch.device("cpu")
 
 
 def test_lists_become_tensors_and_only_block_tables_are_padded():
-    batch = Batch([5, 6, 7], [0, 1, 9], [8, 9, 1], [0, 2, 3], [2, 10], [[2], [4, 0, 3]], [1, 2], [0, 1, 2], [])
+    batch = Batch([5, 6, 7], [0, 1, 9], [8, 9, 1], [0, 2, 3], [2, 10], [[2], [4, 0, 3]], [1, 2], [0, 1, 2], [], [])
     inputs = to_device(batch, CPU)
     assert inputs.token_ids.tolist() == [5, 6, 7]
     assert inputs.positions.tolist() == [0, 1, 9]
@@ -22,6 +22,6 @@ def test_lists_become_tensors_and_only_block_tables_are_padded():
 
 
 def test_an_empty_batch_becomes_empty_tensors():
-    inputs = to_device(Batch([], [], [], [0], [], [], [], [0], []), CPU)
+    inputs = to_device(Batch.empty(), CPU)
     assert inputs.token_ids.shape == inputs.seq_lens.shape == (0,)
     assert (inputs.max_query_len, inputs.max_seq_len) == (0, 0)

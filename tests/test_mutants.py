@@ -2,7 +2,7 @@
 
     tests/mutants/*.toml    file, judge; then for each mutant the fault it stands for, the old text and the new
     judge                   the machine of a block manager, the storms of a level, the chances of words, wishes in plain
-                            Python, or one test
+                            Python, languages, or a test
 
 An edit is made in memory: the rooms that hold no tensor are imported anew, one of them with other text, and the judges
 with them. The same judges pass the code as it is, or catching would mean nothing."""
@@ -23,12 +23,17 @@ from hypothesis.stateful import run_state_machine_as_test
 
 ROOT = Path(__file__).parent.parent
 DOWNSTAIRS = {"attention", "input_batch", "kernels", "kv_cache", "models", "runner"}
-BROKEN_PROMISES = (AssertionError, RuntimeError, LookupError, ValueError, pytest.fail.Exception)
+BROKEN_PROMISES = (AssertionError, RuntimeError, LookupError, ValueError, OverflowError, pytest.fail.Exception)
 QUICK = settings(max_examples=60, stateful_step_count=20, phases=[Phase.generate], report_multiple_bugs=False)
 MACHINES = {"blocks": "BlockManagerMachine", "prefix": "PrefixCacheMachine"}
 NUM_STORMS = {"01": 100, "02": 100, "03": 250, "05": 150}
 TESTS = {"twins": "test_a_duplicate_is_given_up_for_the_block_named_first_or_its_tail_would_outlive_the_head"}
-ROOMS = {"chances": "chances", "plain": "plain"}  # with a `judge` of their own
+ROOMS = {  # with a `judge` of their own
+    "chances": "chances",
+    "plain": "plain",
+    "stop strings": "stopping",
+    "structured": "grammars",
+}
 JUDGES = [*MACHINES, *NUM_STORMS, *TESTS, *ROOMS]
 
 

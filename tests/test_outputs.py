@@ -2,13 +2,15 @@
 
 import pytest
 
+from minipaged.detokenizer import Detokenizer
 from minipaged.outputs import Logprob, report
 from minipaged.sampling_params import SamplingParams
 from minipaged.sequence import Score, Sequence
 
+from .fake_model import letters as make_letters
+from .tiny_tokenizer import byte_fallback_tokenizer
 
-def letters(token_ids):
-    return "".join(chr(96 + token_id) for token_id in token_ids)
+letters = make_letters(27)
 
 
 def sequence():
@@ -27,7 +29,7 @@ def test_outputs_are_cumulative_copies():
     assert (second.outputs[0].index, second.num_preemptions, second.num_cached_tokens) == (0, 0, 0)
 
 
-@pytest.mark.parametrize(("last", "text", "reason"), [(26, "ab", "stop"), (4, "ab", "stop"), (3, "abc", None)])
+@pytest.mark.parametrize(("last", "text", "reason"), [(26, "bc", "stop"), (4, "bc", "stop"), (3, "bcd", None)])
 def test_the_token_that_stopped_it_is_in_token_ids_and_not_in_text(last, text, reason):
     seq = sequence()
     for token in (1, 2, last):
@@ -77,7 +79,7 @@ def test_a_request_found_what_its_first_choice_found_and_gave_way_as_often_as_al
 
 def test_text_is_decoded_when_somebody_reads_it():
     decoded = []
-    (said,) = report([sequence()], lambda token_ids: decoded.append(token_ids) or "").outputs
+    (said,) = report([sequence()], lambda token_ids, *options, **more: decoded.append(token_ids) or "").outputs
     assert decoded == []
     assert said.text == said.text == ""
     assert decoded == [[]]
@@ -93,12 +95,24 @@ def test_logprobs_have_the_text_of_their_tokens_and_add_up():
     output = report([seq], letters)
     seq.scores.append({3: Score(-9.0, 9)})
     (said,) = output.outputs
-    likeliest = Logprob(-0.5, 1, "a")
-    assert said.logprobs == [{1: likeliest}, {2: Logprob(-1.0, 2, "b"), 1: likeliest}]
+    likeliest = Logprob(-0.5, 1, "b")
+    assert said.logprobs == [{1: likeliest}, {2: Logprob(-1.0, 2, "c"), 1: likeliest}]
     assert said.cumulative_logprob == -1.5
-    assert output.prompt_logprobs == [None, {6: Logprob(-3.0, 4, "f")}]
+    assert output.prompt_logprobs == [None, {6: Logprob(-3.0, 4, "g")}]
 
 
 def test_whoever_asked_for_no_logprobs_has_none():
     output = report([sequence()], letters)
     assert (output.prompt_logprobs, output.outputs[0].logprobs, output.outputs[0].cumulative_logprob) == (None,) * 3
+
+
+def test_in_logprobs_special_tokens_have_a_text_and_in_the_answer_they_have_none():
+    tokenizer = byte_fallback_tokenizer()
+    end, word = tokenizer.token_to_id("</s>"), tokenizer.token_to_id("er")
+    seq = Sequence("x", [5, 6], SamplingParams(logprobs=0, ignore_eos=True), 9)
+    for token in (word, end):
+        seq.append(token)
+        seq.scores.append({token: Score(-1.0, 1)})
+    (said,) = report([seq], Detokenizer(tokenizer)).outputs
+    assert [one.decoded_token for entry in said.logprobs for one in entry.values()] == ["er", "</s>"]
+    assert said.text == "er"

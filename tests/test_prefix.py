@@ -29,7 +29,7 @@ def sequence(tokens, salt=None):
 def state(blocks):
     """Everything that a refused call must leave as it was."""
     pool = blocks.pool
-    return list(pool.ref_counts), list(pool.free_block_queue), dict(blocks.block_of), dict(blocks.name_of)
+    return list(pool.ref_counts), list(pool.free_block_queue), dict(blocks.block_of), list(blocks.name_of)
 
 
 class PrefixCacheMachine(RuleBasedStateMachine):
@@ -138,7 +138,8 @@ class PrefixCacheMachine(RuleBasedStateMachine):
 
     @invariant()
     def a_name_is_its_content_and_its_parent_is_known(self):
-        assert {block: name for name, block in self.blocks.block_of.items()} == self.blocks.name_of
+        named = {block: name for block, name in enumerate(self.blocks.name_of) if name}
+        assert {block: name for name, block in self.blocks.block_of.items()} == named
         for name, block in self.blocks.block_of.items():
             text, salt = self.slots[block * SIZE + SIZE - 1]
             parent = ROOT
@@ -336,3 +337,31 @@ def test_what_a_guess_took_and_did_not_need_is_handed_out_next():
         blocks.settle(seq)
         assert len(seq.block_table) == 1
     assert len(blocks.block_of) == 2, "wrong guesses again and again do not wash the cache out"
+
+
+class BrokenStepError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("level", [4, 5])
+def test_what_a_broken_step_never_computed_is_not_found_later(level):
+    broken, prompt = engine(level), list(range(2, 23))
+    run = broken.model
+
+    def breaks(batch, kv_cache):
+        raise BrokenStepError
+
+    broken.model = breaks
+    request_id = broken.add_request(prompt, SamplingParams(temperature=0, max_tokens=3, ignore_eos=True))
+    with pytest.raises(BrokenStepError):
+        broken.step()
+    broken.abort(request_id)
+    broken.model = run
+    assert serve(broken, prompt) == [(cold(prompt)[0], 0)]
+
+
+def test_what_ended_in_an_error_is_not_shared():
+    one, prompt = engine(), list(range(2, 15))
+    one.model.unlucky = frozenset({14})
+    (_, none) = serve(one, prompt)[0]
+    assert serve(one, [*prompt[:-1], 20])[0][1] == none == 0

@@ -241,3 +241,20 @@ def test_a_second_run_on_the_same_engine_counts_its_own_steps() -> None:
 def test_spread_is_mean_median_and_nearest_rank(values: list[float], expected: tuple[Any, ...]) -> None:
     assert tuple(spread(values).values()) == expected
     assert all(value is None or math.isfinite(value) for value in spread(values).values())
+
+
+def test_what_was_guessed_and_what_was_right_adds_up() -> None:
+    made = document(5, num_speculative_tokens=3, prompt_lookup_min=1)
+    metrics = made["metrics"]
+    assert metrics["draft_tokens"] > metrics["accepted_tokens"] > 0
+    assert metrics["acceptance_rate"] == metrics["accepted_tokens"] / metrics["draft_tokens"]
+    assert len(metrics["accepted_per_position"]) == 3
+    assert sum(metrics["accepted_per_position"]) == metrics["accepted_tokens"]
+    assert sorted(metrics["accepted_per_position"], reverse=True) == metrics["accepted_per_position"]
+    assert 1 < metrics["tokens_per_forward"] <= 4
+
+
+def test_without_guesses_level_05_gains_one_token_a_forward() -> None:
+    metrics = document(5)["metrics"]
+    assert [metrics[name] for name in ("draft_tokens", "accepted_tokens", "acceptance_rate")] == [0, 0, 0.0]
+    assert (metrics["accepted_per_position"], metrics["tokens_per_forward"]) == ([], 1.0)

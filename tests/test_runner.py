@@ -10,7 +10,7 @@ from minipaged import runner
 from minipaged.batch import Batch, pack
 from minipaged.config import EngineConfig
 from minipaged.kernels.paged_attention import attend_all
-from minipaged.runner import load_model
+from minipaged.runner import load_model, load_tokenizer
 from tests.tiny import VOCAB_SIZE, tiny_model
 
 
@@ -25,7 +25,7 @@ def model(folder):
 
 
 def three_tokens(logits_indices):
-    return Batch([1, 2, 3], [0, 1, 2], [0, 1, 2], [0, 3], [3], [[0]], logits_indices, [0, len(logits_indices)], [])
+    return Batch([1, 2, 3], [0, 1, 2], [0, 1, 2], [0, 3], [3], [[0]], logits_indices, [0, len(logits_indices)], [], [])
 
 
 def test_auto_and_none_become_facts(model):
@@ -92,6 +92,15 @@ def test_a_model_without_a_tokenizer_has_no_words(model):
     assert model.decode([1, 2, 3]) == ""
 
 
+def test_a_tokenizer_that_cannot_decode_step_by_step_is_refused_by_its_folder(tmp_path, monkeypatch):
+    from transformers import AutoTokenizer
+
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", lambda folder: object())
+    (tmp_path / "vocab.json").write_text("{}")
+    with pytest.raises(ValueError, match=f"{tmp_path}: an? object cannot decode step by step"):
+        load_tokenizer(tmp_path)
+
+
 def test_more_positions_than_the_model_has_are_refused(folder):
     with pytest.raises(ValueError, match="max_model_len 2049 exceeds the model's 2048 positions"):
         load_model(EngineConfig(model=str(folder), max_model_len=2049))
@@ -113,7 +122,13 @@ def test_the_default_model_answers():
     while len(tokens) < len(prompt) + 8:
         n = len(tokens)
         positions = list(range(n))
-        batch = Batch(tokens, positions, positions, [0, n], [n], [[0]], [n - 1], [0, 1], [])
+        batch = Batch(tokens, positions, positions, [0, n], [n], [[0]], [n - 1], [0, 1], [], [])
         tokens.append(int(model(batch, cache).argmax()))
     assert model.decode(tokens[len(prompt) :]).startswith("The capital of France is Paris.")
     assert 2 in model.eos_token_ids
+
+
+def test_more_blocks_than_the_machine_has_memory_for_are_refused_with_both_sizes(tmp_path):
+    folder = str(tiny_model(tmp_path))
+    with pytest.raises(ValueError, match=r"num_blocks 10000000000 x block_size 16 need \d+\.\d GB of memory; cpu has"):
+        load_model(EngineConfig(model=folder, num_blocks=10**10))

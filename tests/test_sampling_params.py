@@ -44,6 +44,9 @@ from minipaged.sampling_params import SamplingParams
         {"seed": 2**63},
         {"seed": -(2**63) - 1},
         {"stop_token_ids": [3, -1]},
+        {"stop": ""},
+        {"stop": ["a", ""]},
+        {"stop": "\ud800"},
     ],
     ids=str,
 )
@@ -79,6 +82,11 @@ def test_a_value_out_of_range_is_refused_by_name(fields):
         {"allowed_token_ids": "53"},
         {"allowed_token_ids": [1.5]},
         {"stop_token_ids": "53"},
+        {"stop": 3},
+        {"stop": ["a", 3]},
+        {"stop": {"a": 1}},
+        {"include_stop_str_in_output": 1},
+        {"skip_special_tokens": "yes"},
         {"stop_token_ids": 53},
     ],
     ids=str,
@@ -161,3 +169,8 @@ def test_params_keep_no_list_or_mapping_of_the_callers():
     biases[4] = 1.0
     allowed.append(4)
     assert (params.logit_bias, params.allowed_token_ids) == ({3: 1.0}, (3,))
+
+
+def test_one_stop_string_is_a_list_of_one_and_none_is_none():
+    assert SamplingParams(stop="a") == SamplingParams(stop=["a"]) == SamplingParams(stop=("a",))
+    assert SamplingParams(stop=None) == SamplingParams(stop=[]) == SamplingParams()

@@ -1,9 +1,9 @@
 """Small worlds, so that collisions are common: few blocks, few words, little budget, few names.
 
 Four words make echoes and equal beginnings likely; pools of a few blocks make every second step a fight for memory.
-EOS is a set of two, and one word is unlucky: the model answers it with NaN. Some want several answers, some have wishes
-that change what is said, some ask what the model thought of it. Everything is drawn from a Random: a seeded one makes
-thousands of cases quickly, hypothesis's own makes fewer and shrinks what fails."""
+EOS is a set of two, and one word is unlucky: the model answers it with NaN. Some want several answers, some wait for
+stop strings, some have wishes that change what is said, some ask what the model thought of it. Everything is drawn from
+a Random: a seeded one makes thousands of cases quickly, hypothesis's own makes fewer and shrinks what fails."""
 
 from dataclasses import replace
 from random import Random
@@ -61,9 +61,13 @@ def random_taste(rng: Random, max_tokens: int | None) -> dict[str, Any]:
     return taste
 
 
+STOPS = [(), (), (), (), ("dc",), ("cd", "e"), ("ccd", "dcc", "cc"), ("fed", "dddd")]  # in letters: 2 is c
+
+
 def random_visit(rng: Random) -> Visit:
     start, length = rng.randint(0, 5), rng.choice([1, 2, 3, 4, 6, 8, 10, 11])
-    params = replace(rng.choice(WISHES), n=rng.choice([1, 1, 1, 2, 3]))
+    stops = {"stop": rng.choice(STOPS), "include_stop_str_in_output": rng.choice([False, True])}
+    params = replace(rng.choice(WISHES), n=rng.choice([1, 1, 1, 2, 3]), **stops)
     params = replace(params, **random_taste(rng, params.max_tokens))
     return Visit(list(TEXT[start : start + length]), params, priority=rng.randint(0, 2))
 

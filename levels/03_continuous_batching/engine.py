@@ -41,7 +41,9 @@ class Engine(EngineBase):
         config.check_level(3)
         self.model = model or load_model(config)
         config = self.model.resolve(config)
-        desk = FrontDesk(config, self.model.vocab_size, self.model.eos_token_ids, self.model.decode)
+        desk = FrontDesk(
+            config, self.model.vocab_size, self.model.eos_token_ids, self.model.decode, self.model.grammars
+        )
         super().__init__(desk, Scheduler(config, BlockManager(config.num_blocks, config.block_size)))
         self.kv_cache = self.model.new_kv_cache(config.num_blocks, config.block_size)
 

@@ -5,6 +5,8 @@
                       x += down_proj(silu(gate) * up)                   token by token
     the sampled rows  norm(x[logits_indices]) -> lm_head -> logits [R, V]
 
+A change is not added where it is made but by the next norm, which reads x anyway: between layers go (change, x).
+
 T tokens of all sequences lie behind one another: nothing but `attend` knows where one ends. Llama, Mistral, Qwen2 and
 Qwen3 are this one family and differ by what config.py says: biases, a norm on q and k, windows. Invariant: only sampled
 rows reach the lm_head, the largest product of all. (From level 01.)"""
@@ -90,11 +92,13 @@ class Layer:
         self.post_norm = RMSNorm(config.hidden_size, config.rms_norm_eps, ops, dtype, device)
         self.mlp = MLP(config, ops, dtype, device)
 
-    def __call__(self, x: Tensor, angles: Angles, cache: LayerCache, batch: InputBatch) -> Tensor:
-        """x [T, M] -> [T, M]"""
-        change = self.attention(self.input_norm(x), angles, cache, batch)
-        normed, x = self.post_norm.of_sum(change, residual=x)
-        return x + self.mlp(normed)
+    def __call__(
+        self, change: Tensor, x: Tensor, angles: Angles, cache: LayerCache, batch: InputBatch
+    ) -> tuple[Tensor, Tensor]:
+        """x and the change to it that is yet to be added, [T, M] each -> the same after this layer"""
+        normed, x = self.input_norm.of_sum(change, residual=x)
+        normed, x = self.post_norm.of_sum(self.attention(normed, angles, cache, batch), residual=x)
+        return self.mlp(normed), x
 
     def checkpoint(self, name: str) -> dict[str, Tensor]:
         norms = {"input_layernorm": self.input_norm, "post_attention_layernorm": self.post_norm}
@@ -118,10 +122,11 @@ class Decoder:
     def __call__(self, batch: InputBatch, kv_cache: KVCache) -> Tensor:
         """Float32 logits [R, V] of the sampled rows."""
         x = self.embedding[batch.token_ids]  # [T, M]
-        angles = self.rotary.cos_sin(batch.positions)
+        change, angles = torch.zeros_like(x), self.rotary.cos_sin(batch.positions)
         for layer, cache in zip(self.layers, kv_cache.layers, strict=True):
-            x = layer(x, angles, cache, batch)
-        return self.lm_head(self.norm(x[batch.logits_indices])).float()
+            change, x = layer(change, x, angles, cache, batch)
+        normed, _ = self.norm.of_sum(change[batch.logits_indices], residual=x[batch.logits_indices])
+        return self.lm_head(normed).float()
 
     def checkpoint(self) -> dict[str, Tensor]:
         """Every name a checkpoint has to have, and the memory it fills; together they are all the weights."""

@@ -22,7 +22,7 @@ from .config import ModelConfig, RopeConfig
 
 
 class Rotary:
-    """Angles for positions; `cos_sin` once per step, `rotate` in every layer."""
+    """Angles for positions, once per step; every layer turns its q and k by them (kernels/rope.py)."""
 
     def __init__(self, config: ModelConfig, dtype: torch.dtype, device: torch.device):
         inv_freq, self.scale = INV_FREQ[config.rope.rope_type](config.rope, config.head_dim)
@@ -32,12 +32,6 @@ class Rotary:
         """positions [T] -> cos, sin, each [T, 1, D / 2]: the same for every head."""
         angles = positions[:, None, None].float() * self.inv_freq  # [T, 1, D / 2]
         return (angles.cos() * self.scale).to(self.dtype), (angles.sin() * self.scale).to(self.dtype)
-
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """x [T, H, D] turned by the angles cos, sin [T, 1, D / 2]."""
-    a, b = x.chunk(2, dim=-1)  # [T, H, D / 2]
-    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
 
 
 InvFreq = tuple[Tensor, float]  # [D / 2], and what to scale cos and sin by

@@ -8,7 +8,9 @@
 
 The null drafter never has anything to say, and an engine with it decodes plainly. Invariant: no sequence is preempted
 or kept waiting for the sake of a guess: drafts get what is left when everybody has been served, and blocks that they
-do not fill are given back in the same step (`BlockManager.settle`). (From level 05.)"""
+do not fill are given back in the same step (`BlockManager.settle`). Where a grammar says what an answer looks like,
+no guess breaks it: a draft model draws under the same rows, so what it draws is only cut behind the answer's end; what
+n-grams find is cut where it stops fitting. (From level 05.)"""
 
 from collections.abc import Sequence as SequenceOf
 from typing import TYPE_CHECKING, NamedTuple
@@ -49,8 +51,21 @@ def speculate(plan: Plan, drafter: Drafter, blocks: BlockManager) -> list[Guess]
     """Let every chunk that reaches its end run ahead on a guess."""
     lengths = [set_aside(chunk, plan, drafter, blocks) for chunk in plan.chunks]
     guesses = drafter.propose(plan.chunks, lengths)
-    plan.chunks = [chunk._replace(drafts=guess.token_ids) for chunk, guess in zip(plan.chunks, guesses, strict=True)]
+    guesses = [cut(guess, chunk.seq) for guess, chunk in zip(guesses, plan.chunks, strict=True)]
+    for i, (chunk, guess) in enumerate(zip(plan.chunks, guesses, strict=True)):
+        if num_unused := lengths[i] - len(guess.token_ids):
+            plan.budget += num_unused
+            blocks.trim(chunk.seq, chunk.seq.num_computed_tokens + chunk.num_tokens + len(guess.token_ids))
+        plan.chunks[i] = chunk._replace(drafts=guess.token_ids)
     return guesses
+
+
+def cut(guess: Guess, seq: Sequence) -> Guess:
+    """Up to the first token that seq's grammar forbids: the rows behind it would have no meaning."""
+    if not seq.grammar or not guess.token_ids:
+        return guess
+    n = seq.grammar.count_allowed(seq.tokens[seq.num_prompt_tokens :], guess.token_ids)
+    return Guess(guess.token_ids[:n], None if guess.probs is None else guess.probs[:n])
 
 
 def set_aside(chunk: Chunk, plan: Plan, drafter: Drafter, blocks: BlockManager) -> int:

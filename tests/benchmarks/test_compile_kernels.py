@@ -26,7 +26,7 @@ def test_no_kernel_spills_registers_and_all_attention_multiplies_in_the_matrix_u
     assert result.returncode == 0, result.stdout + result.stderr
     rows = json.loads(path.read_text())
     assert {row["kernel"] for row in rows} == {
-        "paged_attention", "combine", "write_kv", "rms_norm", "rope", "silu_mul",
+        "paged_attention", "combine", "write_kv", "rms_norm", "rope", "silu_mul", "sample",
     }  # fmt: skip
     assert [row for row in rows if row["stack"]] == []
     assert {row["matrix_unit"] for row in rows if row["kernel"] == "paged_attention"} == UNITS[target]

@@ -57,14 +57,15 @@ class World:
         return paged_attention_spec(*wide, self.window)
 
 
-def far_apart(num_pools, *block_shape):
-    """Pools [3, *block_shape] of float16 with 2^30 numbers from block to block: the last begins at 2^31.
+def far_apart(num_pools, *block_shape, dtype=torch.float16):
+    """Pools [3, *block_shape] with 2^30 numbers from block to block: the last begins at 2^31.
 
     An offset cut to 32 bits lands 2^31 in front of the first, in memory that is all zeros and belongs to nobody."""
     stride, size = 2**30, math.prod(block_shape)
     no_reserve = getattr(mmap, "MAP_NORESERVE", 0x4000)  # only pages that are touched get memory
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | no_reserve
-    room = torch.frombuffer(mmap.mmap(-1, 2 * (4 * stride + num_pools * size), flags=flags), dtype=torch.float16)
+    num_bytes = dtype.itemsize * (4 * stride + num_pools * size)
+    room = torch.frombuffer(mmap.mmap(-1, num_bytes, flags=flags), dtype=dtype)
     strides = (stride, *torch.empty(block_shape, device="meta").stride())
     return [room.as_strided((3, *block_shape), strides, 2 * stride + i * size) for i in range(num_pools)]
 

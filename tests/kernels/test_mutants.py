@@ -3,23 +3,28 @@
     mutants/*.toml     file; then for each mutant the fault it stands for, the old text and the new
     judge              a few small launches against the specification, in the order of what they cost
 
-A mutant is written to a folder of its own, as the interpreter reads a kernel from its file, and imported from there.
-Wrong addresses are real: a judge leaves room around what it hands out, so that they hit nobody else's memory."""
+A mutant is written to a folder of its own, as the interpreter reads a kernel from its file, and imported from there; a
+CPU's loops are not compiled, but run by Python. Wrong addresses are real: a judge leaves room around what it hands out,
+so that they hit nobody else's memory."""
 
 import sys
 import tomllib
+from functools import partial
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
 
+from minipaged.kernels import jit, sample_triton
 from minipaged.kernels.paged_attention_triton import Tiles
 from minipaged.kernels.rms_norm import add_rms_norm_spec, rms_norm_spec
 from minipaged.kernels.rope import rope_spec
 from minipaged.kernels.silu_mul import silu_mul_spec
 from minipaged.kernels.write_kv import write_kv_spec
-from tests.kernels.guard import DEVICE, assert_close, guarded, randn
+from tests.kernels.asking import Ask, answers, draw_logits, run
+from tests.kernels.guard import DEVICE, assert_close, guarded, on_threads, randn
 from tests.kernels.pool import SPARE, World, far_apart
 
 KERNELS = Path(__file__).parent.parent.parent / "kernels"
@@ -41,7 +46,8 @@ def load(text, folder):
     path.write_text(text)
     spec = spec_from_file_location("minipaged.kernels.mutant", path)
     module = module_from_spec(spec)
-    spec.loader.exec_module(module)
+    with patch.object(jit, "compiled", lambda **options: lambda loops: loops):
+        spec.loader.exec_module(module)
     sys.modules.pop("minipaged.kernels.mutant", None)
     return module
 
@@ -101,24 +107,89 @@ def judge_write_kv_triton(module):
     assert torch.equal(torch.stack((keys[2, :, 7], keys[1, :, 0])), k)
 
 
-def judge_rms_norm(module):
-    x, weight = 1e-3 * randn(5, 7, 30)[:, 2:5, :24], randn(24, seed=1)
-    assert_close(guarded(module.rms_norm, x, weight, 1e-5), rms_norm_spec(x, weight, 1e-5), 16)
+def judge_rms_norm_triton(module):
+    judge_small_rows(module.rms_norm)
     x, residual, weight = randn(5, 32).half()[:, :24], randn(5, 24, seed=1).half(), torch.ones(24).half()
     out, total = guarded(module.add_rms_norm, x, residual, weight, 1e-5)
     assert torch.equal(total, x + residual)
     assert torch.equal(out, add_rms_norm_spec(x, residual, weight, 1e-5)[0])
 
 
+def judge_rms_norm(module):
+    judge_small_rows(partial(on_threads, 3, module.rms_norm_cpu))
+    x, residual, weight = randn(5, 28)[:, :24], randn(5, 32, seed=1)[:, :24], randn(24, seed=2)
+    out, total = guarded(on_threads, 3, module.add_rms_norm_cpu, x, residual, weight, 1e-5)
+    assert torch.equal(total, x + residual)
+    assert_close(out, add_rms_norm_spec(x, residual, weight, 1e-5)[0], 16)
+
+
+def judge_small_rows(rms_norm):
+    x, weight = 1e-3 * randn(5, 7, 30)[:, 2:5, :24], randn(24, seed=1)  # so small that eps counts
+    assert_close(guarded(rms_norm, x, weight, 1e-5), rms_norm_spec(x, weight, 1e-5), 16)
+
+
+def judge_rope_triton(module):
+    judge_turning(module.rope)
+
+
 def judge_rope(module):
+    judge_turning(partial(on_threads, 3, module.rope_cpu))
+
+
+def judge_turning(rope):
     angles = 100 * randn(3, 1, 12, seed=1)
     x, cos, sin = randn(3, 23, 24)[:, 1:20], angles.cos(), angles.sin()
-    assert_close(guarded(module.rope, x, cos, sin), rope_spec(x, cos, sin), 8)
+    assert_close(guarded(rope, x, cos, sin), rope_spec(x, cos, sin), 8)
+    x = x.transpose(0, 1)[:3]
+    assert_close(guarded(rope, x, cos, sin), rope_spec(x, cos, sin), 8)
+
+
+def judge_silu_mul_triton(module):
+    judge_gates(module.silu_mul)
 
 
 def judge_silu_mul(module):
+    judge_gates(partial(on_threads, 3, module.silu_mul_cpu))
+
+
+def judge_gates(silu_mul):
     gate_up = randn(3, 50)[:, :46]
-    assert_close(guarded(module.silu_mul, gate_up), silu_mul_spec(gate_up), 16)
+    assert_close(guarded(silu_mul, gate_up), silu_mul_spec(gate_up), 16)
+
+
+def judge_sample_triton(module):
+    spread = torch.stack([draw_logits("spread", 40, seed) for seed in range(6)])
+    spread[5, 20] = torch.nan
+    edits = {0: (0, 0.0), 9: (-1, 0.0), 17: (1, 0.5), 21: (3, 0.0), 30: (0, -2.0)}
+    often = torch.tensor([2.0, 1.5, *[0.0] * 38])
+    for logits, asks in [
+        (spread, [Ask(0.0, edits={i: (0, 9.0 + 3 * i)} if i % 2 else {}) for i in range(6)]),
+        (spread, [Ask(0.0, allowed=frozenset({i, 2 * i + 1, 39 - i})) for i in range(6)]),
+        (torch.stack([often, 0 * often]), [Ask(0.0, frequency=0.4, edits={0: (3, 0.0)}), Ask(0.0)]),
+        (far_apart(1, 40, dtype=torch.float32)[0].copy_(spread[:3]), [Ask(0.0)] * 3),
+        (spread, [Ask(2.0, seed=i) for i in range(6)]),
+        (0.1 * spread[:5], [Ask(0.5, 0.0, 0, 1.0, i, 0, 3.0, 1.0, 2.0, edits) for i in range(5)]),
+    ]:
+        assert_drawn(logits, asks, module.sample)
+
+
+def judge_draw_triton(module):
+    steps, spread = (torch.stack([draw_logits(kind, 40, seed) for seed in range(6)]) for kind in ("steps", "spread"))
+    flat_cuts = [Ask(**cut, seed=s) for cut in ({"top_k": 2}, {"min_p": 1.0}, {"top_k": -1}) for s in (0, 4)]
+    with patch.multiple(sample_triton, draw=module.draw, uniform=module.uniform):
+        for logits, asks in [
+            (spread[:3], [Ask(5.0, top_k=1, seed=i) for i in range(3)]),
+            (spread, [Ask(2.0, seed=2**40 + i, position=i % 3) for i in range(6)]),
+            (torch.zeros(6, 40), flat_cuts),
+            (steps[:3] / 4, [Ask(top_k=3, top_p=0.5), Ask(min_p=0.7, top_p=0.5, seed=3), Ask(top_p=0.2, seed=5)]),
+        ]:
+            assert_drawn(logits, asks, sample_triton.sample)
+
+
+def assert_drawn(logits, asks, launcher):
+    tokens = run(logits, asks, block=16, launcher=launcher)
+    for row, ask, token in zip(logits, asks, tokens, strict=True):
+        assert token in answers(row, ask), ask
 
 
 def judge(name, module):

@@ -23,7 +23,7 @@ from ..tiny import greedy_tokens, tiny_model
 from ..tiny_tokenizer import WORDS, tiny_tokenizer
 
 ROOT = Path(__file__).parents[2]
-LEVELS = (1, 2, 3)
+LEVELS = tuple(range(1, len(NAMES) + 1))
 
 
 @pytest.fixture(scope="module")
@@ -152,6 +152,16 @@ def test_the_demonstration_with_a_document_on_stdout_is_that_document(level: int
     document = json.loads(capsys.readouterr().out)
     assert document["level"] == NAMES[level - 1]
     assert document["config"]["max_model_len"] == 1024
+
+
+def test_a_lesson_of_several_parts_is_a_table_for_each(fake: FakeModel, capsys: Any) -> None:
+    fake.draft = FakeModel(vocab_size=96)  # type: ignore[assignment]
+    fake.draft.config = EngineConfig()  # type: ignore[attr-defined]
+    assert main(5, []) == DONE
+    out, _ = capsys.readouterr()
+    assert out.count("tokens per forward") == 3
+    assert out.count("100% right") == 1, "the model that drafts for itself"
+    assert out.count("04 prefix caching") == 3
 
 
 def test_a_setting_that_the_level_below_cannot_serve_is_said_and_this_level_runs(fake: FakeModel, capsys: Any) -> None:

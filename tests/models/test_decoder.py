@@ -74,7 +74,7 @@ class Sequence:
 
 def run(model, kv_cache, chunks):
     """One step of (sequence, number of tokens); the logits of all of them, [T, V]."""
-    batch = Batch([], [], [], [0], [], [], [], [0], [])
+    batch = Batch.empty()
     for seq, num_tokens in chunks:
         start, seq.done = seq.done, seq.done + num_tokens
         batch.token_ids.extend(seq.tokens[start : seq.done])

@@ -115,7 +115,7 @@ def only_this_index(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 def test_the_second_start_runs_nothing_and_imports_nothing_slow(cache: Path) -> None:
     (cache / NAME).mkdir(parents=True)
     (cache / NAME / "config.json").write_text("{}")
-    slow = ("torch", "transformers", "gguf", "numpy", "tokenizers", "rich", "huggingface_hub", "filelock")
+    slow = ("torch", "transformers", "gguf", "numpy", "rich", "huggingface_hub", "filelock")
     code = f"import sys; from minipaged.models.hub import resolve_model; print(resolve_model({NAME!r}))"
     code += f"; print([name for name in {slow} if name in sys.modules])"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

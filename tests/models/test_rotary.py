@@ -6,8 +6,9 @@ from transformers import AutoConfig, LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
+from minipaged.kernels.rope import rope_spec
 from minipaged.models.config import parse_model_config, read_rope
-from minipaged.models.rotary import INV_FREQ, Rotary, rotate
+from minipaged.models.rotary import INV_FREQ, Rotary
 from tests.models.configs import LLAMA
 from tests.tiny import ROPES, SHAPE
 
@@ -51,14 +52,14 @@ def test_far_positions_turn_as_in_transformers(rope_type):
     q = torch.randn(6, 4, 16)
     their_angles = LlamaRotaryEmbedding(LlamaConfig(**fields))(q, positions[None])
     expected, _ = apply_rotary_pos_emb(q[None], q[None], *their_angles, unsqueeze_dim=2)
-    torch.testing.assert_close(rotate(q, *Rotary(config, torch.float32, CPU).cos_sin(positions)), expected[0])
+    torch.testing.assert_close(rope_spec(q, *Rotary(config, torch.float32, CPU).cos_sin(positions)), expected[0])
 
 
 def test_scores_depend_on_the_distance_only():
     rotary = Rotary(parse_model_config(LLAMA), torch.float32, CPU)
     q, k = torch.randn(2, 1, 1, 16)
     near, far = (
-        (rotate(q, *rotary.cos_sin(torch.tensor([p + 5]))) * rotate(k, *rotary.cos_sin(torch.tensor([p])))).sum()
+        (rope_spec(q, *rotary.cos_sin(torch.tensor([p + 5]))) * rope_spec(k, *rotary.cos_sin(torch.tensor([p])))).sum()
         for p in (0, 900)
     )
     torch.testing.assert_close(near, far, atol=1e-3, rtol=1e-3)

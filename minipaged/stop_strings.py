@@ -1,0 +1,67 @@
+"""A text ends where a stop string begins, wherever the borders of tokens are; what may become one is not shown yet.
+
+    stop = "STOP"       tokens   "Now"  " ST"   "AY"       " S"        "TO"        "P it"
+                        text     Now    Now ST  Now STAY   Now STAY S  Now STAY STO ...STOP it
+                        shown    Now    Now     Now STAY   Now STAY    Now STAY    Now STAY      and "stop"
+                                            ^ a beginning of STOP waits until it is known not to be one
+
+Of several that a token completes, the one that begins first counts; of two that begin together, the shorter. A stop
+string is looked for from the min_tokens-th token on: one that is complete before then is text like any other.
+Invariant: what is shown is never taken back, and holds back no more than the longest end that begins a stop string.
+(From level 01.)"""
+
+from collections.abc import Callable
+
+from .detokenizer import TextStream
+from .sampling_params import SamplingParams
+
+
+class StopStrings:
+    """Watches one choice's text. open_stream: begins an empty one."""
+
+    def __init__(self, params: SamplingParams, open_stream: Callable[[bool], TextStream]):
+        self.params, self.open_stream = params, open_stream
+        self.stream = open_stream(params.skip_special_tokens)
+        self.num_searched = 0  # characters; what ends within them was looked for, or was not to be
+        self.end: int | None = None  # of the text, once a stop string was found
+
+    def anew(self) -> "StopStrings":
+        """The same watch over another choice's text."""
+        return StopStrings(self.params, self.open_stream)
+
+    def completed_by(self, token_id: int) -> str | None:
+        """Take a token, and return the stop string that it completes."""
+        self.stream.append([token_id])
+        found = self.search() if len(self.stream.token_ids) >= self.params.min_tokens else None
+        self.num_searched = len(self.stream.text)
+        return found
+
+    def search(self) -> str | None:
+        text, found = self.stream.text, []
+        for stop in self.params.stop:
+            begin = text.find(stop, max(0, self.num_searched + 1 - len(stop)))
+            if begin >= 0:
+                found.append((begin, begin + len(stop), stop))
+        if not found:
+            return None
+        begin, end, stop = min(found)
+        self.end = end if self.params.include_stop_str_in_output else begin
+        return stop
+
+    @property
+    def shown(self) -> str:
+        """What is certain to be part of the text."""
+        return self.stream.text[: self.end] if self.end is not None else self.certain
+
+    @property
+    def certain(self) -> str:
+        text = self.stream.text
+        if self.params.include_stop_str_in_output:  # a beginning is shown whether it becomes one or not
+            return text
+        beginnings = (stop[:n] for stop in self.params.stop for n in range(1, len(stop)))
+        return text[: len(text) - max((len(start) for start in beginnings if text.endswith(start)), default=0)]
+
+    @property
+    def whole(self) -> str:
+        """The text if no more tokens come: nothing could become a stop string any longer."""
+        return self.shown if self.end is not None else self.stream.text + self.stream.rest
