@@ -87,7 +87,9 @@ class RequestOutput:
 
 
 def describe(scores: Scores, decode: Detokenizer) -> dict[int, Logprob]:
-    return {token_id: Logprob(*score, decode([token_id])) for token_id, score in scores.items()}
+    """With the text of each token, a special one's too: what ended an answer should be seen in its logprobs."""
+    texts = {token_id: decode([token_id], skip_special_tokens=False) for token_id in scores}
+    return {token_id: Logprob(*score, texts[token_id]) for token_id, score in scores.items()}
 
 
 def report(choices: list[Sequence], decode: Detokenizer) -> RequestOutput:

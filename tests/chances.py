@@ -36,7 +36,8 @@ class Dice(FakeModel):
         self.salt = salt
 
     def logits(self, tokens):
-        digest = extend(extend(extend(17, self.salt), tokens[-2]), tokens[-1])
+        before, newest = [0, *tokens][-2:]
+        digest = extend(extend(extend(17, self.salt), before), newest)
         return [2.5 * (extend(digest, token) % 1000) / 1000 for token in range(VOCAB_SIZE)]
 
 

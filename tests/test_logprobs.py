@@ -12,7 +12,7 @@ from minipaged.logprobs import measure
 from minipaged.runner import load_model
 from minipaged.sampling_params import SamplingParams
 
-from .chances import Dice as Pair
+from .chances import Dice
 from .drafters import DRAFTERS
 from .plain import check_scores
 from .tiny import VOCAB_SIZE, reference_logits, tiny_model
@@ -20,13 +20,6 @@ from .tiny import VOCAB_SIZE, reference_logits, tiny_model
 LEVELS = range(1, len(NAMES) + 1)
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True, logprobs=2, prompt_logprobs=2)
 PROMPT = [2, 3, 5, 2, 4, 3, 3, 2, 5]
-
-
-class Dice(Pair):
-    """Of one word, too, something follows."""
-
-    def logits(self, tokens):
-        return super().logits([0, *tokens])
 
 
 def build(level, model=None, **fields):

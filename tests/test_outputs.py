@@ -2,11 +2,13 @@
 
 import pytest
 
+from minipaged.detokenizer import Detokenizer
 from minipaged.outputs import Logprob, report
 from minipaged.sampling_params import SamplingParams
 from minipaged.sequence import Score, Sequence
 
 from .fake_model import letters as make_letters
+from .tiny_tokenizer import byte_fallback_tokenizer
 
 letters = make_letters(27)
 
@@ -102,3 +104,15 @@ def test_logprobs_have_the_text_of_their_tokens_and_add_up():
 def test_whoever_asked_for_no_logprobs_has_none():
     output = report([sequence()], letters)
     assert (output.prompt_logprobs, output.outputs[0].logprobs, output.outputs[0].cumulative_logprob) == (None,) * 3
+
+
+def test_in_logprobs_special_tokens_have_a_text_and_in_the_answer_they_have_none():
+    tokenizer = byte_fallback_tokenizer()
+    end, word = tokenizer.token_to_id("</s>"), tokenizer.token_to_id("er")
+    seq = Sequence("x", [5, 6], SamplingParams(logprobs=0, ignore_eos=True), 9)
+    for token in (word, end):
+        seq.append(token)
+        seq.scores.append({token: Score(-1.0, 1)})
+    (said,) = report([seq], Detokenizer(tokenizer)).outputs
+    assert [one.decoded_token for entry in said.logprobs for one in entry.values()] == ["er", "</s>"]
+    assert said.text == "er"

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minipaged.batch import NO_TOKEN, Row
-from minipaged.sampling import keep_top_k, keep_top_p, pick, sample, uniform
+from minipaged.sampling import draw, keep_top_k, keep_top_p, pick, sample, uniform
 from minipaged.sampling_params import SamplingParams
 
 PROBS = [0.35, 0.25, 0.2, 0.1, 0.06, 0.04]
@@ -204,3 +204,8 @@ def test_of_tokens_tied_at_the_border_the_first_are_kept_in_every_row_by_itself(
         [True, True, False, True, False],
     ]
     assert (keep_top_p(weights.clone(), [0.7, 0.9]) > 0).tolist() == [[True] * 3 + [False] * 2, [True] * 4 + [False]]
+
+
+def test_no_rows_draw_nothing():
+    tokens, weights = draw(torch.empty(0, 6), [])
+    assert (tokens.shape, weights.shape) == ((0,), (0, 6))
