@@ -10,6 +10,10 @@ from minipaged import runner
 from minipaged.batch import Batch, pack
 from minipaged.config import EngineConfig
 from minipaged.kernels.paged_attention import attend_all
+from minipaged.kernels.rms_norm import add_rms_norm_all, rms_norm_all
+from minipaged.kernels.rope import rope_all
+from minipaged.kernels.silu_mul import silu_mul_all
+from minipaged.kernels.write_kv import write_rows
 from minipaged.runner import load_model, load_tokenizer
 from tests.tiny import VOCAB_SIZE, tiny_model
 
@@ -73,10 +77,15 @@ def test_time_in_the_model_is_counted_and_grows(model):
     assert 0 < model.forward_s - before <= time.perf_counter() - start
 
 
-def test_warming_up_compiles_the_kernels_and_counts_no_time(folder):
-    fresh = load_model(EngineConfig(model=str(folder)))
-    assert attend_all.signatures
+def test_warming_up_compiles_the_kernels_and_counts_no_time(tmp_path):
+    fresh = load_model(EngineConfig(model=str(tiny_model(tmp_path, "qwen3"))))  # the kind that calls them all
+    kernels = (attend_all, write_rows, rms_norm_all, add_rms_norm_all, rope_all, silu_mul_all)
+    compiled = [len(kernel.signatures) for kernel in kernels]
+    assert all(compiled)
     assert fresh.forward_s == 0
+    for num_tokens in (1, 2, 40):
+        fresh.run_one(num_tokens)
+    assert [len(kernel.signatures) for kernel in kernels] == compiled
 
 
 def test_end_of_text_is_what_any_of_three_files_says(tmp_path):
