@@ -23,8 +23,9 @@ from benchmarks.limits import best_seconds
 from benchmarks.machine import describe_commit, describe_machine, describe_versions
 from minipaged.batch import Batch, Chunk, pack
 from minipaged.config import DEFAULT_MODEL, EngineConfig
+from minipaged.loading import load_model
 from minipaged.logprobs import measure
-from minipaged.runner import ModelRunner, load_model
+from minipaged.runner import ModelRunner
 from minipaged.sampling import sample
 from minipaged.sampling_params import SamplingParams
 from minipaged.sequence import Sequence

@@ -49,13 +49,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    from minipaged.runner import load_model  # late: --help needs no torch
+    from minipaged.loading import load_model  # late: --help needs no torch
 
     check_targets(out=args.out)
     engines = list_engines([int(text) for text in args.lengths.split(",")], load(5, "demo").CONFIG)
     facts = {"machine": describe_machine(), "versions": describe_versions(), **describe_commit()}
     model = load_model(EngineConfig(model=args.model))
-    workloads = make_workloads(model.tokenizer, 8 if args.quick else None)
+    workloads = make_workloads(model.vocabulary.tokenizer, 8 if args.quick else None)
     records = []
     for repetition in range(1 if args.quick else args.repetitions):
         for workload, requests in workloads.items():

@@ -156,7 +156,7 @@ def results_console() -> Console:
 
 
 def load_model(config: EngineConfig) -> Any:
-    from minipaged.runner import load_model  # late: --help and refusals need no torch
+    from minipaged.loading import load_model  # late: --help and refusals need no torch
 
     if (console := Console(stderr=True)).is_terminal:
         console.print(Text(f"loading {config.model}", style="dim"))
@@ -167,7 +167,7 @@ def tokenize(asked: Located, model: Any) -> list[Request]:
     requests = []
     for where, wanted in asked:
         with located(where):
-            requests.append(wanted.tokenize(model.tokenizer))
+            requests.append(wanted.tokenize(model.vocabulary.tokenizer))
     return requests
 
 

@@ -22,11 +22,9 @@ CHOICES = {
     "scheduling_policy": ("fcfs", "priority"),
     "speculative_method": ("ngram", "draft_model"),
     "speculative_length": ("fixed", "adaptive"),
+    "distributed_executor_backend": ("auto", "uniproc", "mp", "torchrun", "ray"),
 }
 LATER_FIELDS = {  # what the levels still to be built will bring, so that today's refuse it by name
-    "tensor_parallel_size": 6,
-    "pipeline_parallel_size": 6,
-    "distributed_executor_backend": 6,
     "data_parallel_size": 7,
     "enable_expert_parallel": 7,
 }
@@ -41,7 +39,7 @@ def option(default: Any, level: int, text: str) -> Any:
 class EngineConfig:
     """Frozen, checked at construction: ValueError or TypeError names the field, the value and the legal range.
 
-    max_model_len and num_blocks may be None until the model is loaded, which fills them in (`runner.load_model`)."""
+    max_model_len and num_blocks may be None until the model is loaded, which fills them in (`loading.load_model`)."""
 
     model: str = option(DEFAULT_MODEL, 1, "smollm2-135m, a local Hugging Face folder, or a hub id")
     device: str = option("auto", 1, "auto: CUDA when there is one")
@@ -66,11 +64,17 @@ class EngineConfig:
     draft_model: str | None = option(None, 5, "the smaller model; any with the same vocabulary")
     prompt_lookup_min: int = option(2, 5, "ngram: the fewest tokens that must agree")
     prompt_lookup_max: int = option(4, 5, "ngram: how many it tries first")
+    tensor_parallel_size: int = option(1, 6, "split every layer's weights across so many ranks")
+    pipeline_parallel_size: int = option(1, 6, "split the layers into so many stages")
+    distributed_executor_backend: str = option(
+        "auto", 6, "who runs the ranks; auto: this process if there is one, else mp"
+    )
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
             check_choice(name, getattr(self, name), choices)
-        for name in ("max_num_seqs", "block_size", "max_num_batched_tokens"):
+        sizes = ("tensor_parallel_size", "pipeline_parallel_size")
+        for name in ("max_num_seqs", "block_size", "max_num_batched_tokens", *sizes):
             check_integer(name, getattr(self, name), 1)
         check_integer("max_model_len", self.max_model_len, 2, optional=True)  # one token in, one token out
         check_integer("num_blocks", self.num_blocks, 1, optional=True)

@@ -14,27 +14,24 @@ from random import Random
 
 from .checks import check_integer
 from .config import EngineConfig
-from .detokenizer import Detokenizer
 from .outputs import RequestOutput, report
 from .sampling_params import SamplingParams
 from .sequence import Sequence
 from .stop_strings import StopStrings
-from .structured import Grammar, Grammars
+from .structured import Grammar
+from .vocabulary import Vocabulary
 
 
 class FrontDesk:
-    """config is complete: the model filled in max_model_len and num_blocks. grammars: None before level 03."""
+    """config is complete: the model filled in max_model_len and num_blocks."""
 
-    def __init__(
-        self,
-        config: EngineConfig,
-        vocab_size: int,
-        eos_token_ids: frozenset[int],
-        decode: Detokenizer,
-        grammars: Grammars | None = None,
-    ):
-        self.config, self.vocab_size = config, vocab_size
-        self.eos_token_ids, self.decode, self.grammars = eos_token_ids, decode, grammars
+    def __init__(self, config: EngineConfig, vocabulary: Vocabulary):
+        self.config, self.vocabulary, self.vocab_size = config, vocabulary, vocabulary.size
+        self.eos_token_ids, self.decode, self.grammars = (
+            vocabulary.eos_token_ids,
+            vocabulary.decode,
+            vocabulary.grammars,
+        )
         self.live: dict[str, list[Sequence]] = {}  # request id -> its choices
         self.arrivals = count()
 

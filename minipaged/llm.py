@@ -22,11 +22,13 @@ Prompt = str | list[int] | dict[str, Any]
 
 
 class LLM:
-    """engine: a level's Engine class, `levels.load(n).Engine`; options: EngineConfig's fields."""
+    """engine: a level's Engine class, `levels.load(n).Engine`, or the finished one; options: EngineConfig's fields."""
 
-    def __init__(self, model: str = DEFAULT_MODEL, *, engine: Callable[[EngineConfig], Any], **options: Any):
-        self.engine: AnyEngine = engine(make_config(model=str(model), **options))
-        self.tokenizer: Any = getattr(self.engine.model, "tokenizer", None)
+    def __init__(
+        self, model: str = DEFAULT_MODEL, *, engine: Callable[[EngineConfig], Any] | None = None, **options: Any
+    ):
+        self.engine: AnyEngine = (engine or finished_engine())(make_config(model=str(model), **options))
+        self.tokenizer: Any = self.engine.desk.vocabulary.tokenizer
 
     def generate(
         self,
@@ -86,6 +88,12 @@ class LLM:
         if run.go(on_step).interrupted:
             raise KeyboardInterrupt
         return [record.output for record in run.records if record.output]
+
+
+def finished_engine() -> Callable[[EngineConfig], Any]:
+    from .engine import Engine  # late: it brings torch, and whoever only configures needs none
+
+    return Engine
 
 
 def as_list(prompts: Prompt | list[Prompt]) -> list[Any]:

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models
@@ -23,6 +24,7 @@ from minipaged.sampling import sample
 from minipaged.sampling_params import SamplingParams
 from minipaged.sequence import choice_seed
 from minipaged.structured import Grammars
+from minipaged.vocabulary import Vocabulary
 
 from .plain import cuts, processed
 from .stopping import ended, text_of
@@ -88,6 +90,7 @@ class FakeModel:
     forward_s: float = 0.0
     num_forwards: int = 0
     draft: None = None
+    tokenizer: Any = None
 
     def resolve(self, config: EngineConfig) -> EngineConfig:
         return replace(config, max_model_len=config.max_model_len or 64, num_blocks=config.num_blocks or 64)
@@ -96,12 +99,9 @@ class FakeModel:
         return FakeKVCache(num_blocks, block_size)
 
     @property
-    def decode(self) -> Detokenizer:
-        return letters(self.vocab_size)
-
-    @property
-    def grammars(self) -> Grammars:
-        return letter_grammars(self.vocab_size, self.eos_token_ids)
+    def vocabulary(self) -> Vocabulary:
+        grammars = letter_grammars(self.vocab_size, self.eos_token_ids)
+        return Vocabulary(self.vocab_size, self.eos_token_ids, self.tokenizer, letters(self.vocab_size), grammars)
 
     def __call__(self, batch: Batch, kv_cache: FakeKVCache) -> torch.Tensor:
         self.num_forwards += 1

@@ -4,14 +4,16 @@ import pytest
 
 from minipaged.config import EngineConfig
 from minipaged.desk import FrontDesk
+from minipaged.detokenizer import Detokenizer
 from minipaged.sampling_params import SamplingParams
 from minipaged.sequence import choice_seed
+from minipaged.vocabulary import Vocabulary
 
 CONFIG = EngineConfig(max_model_len=32, num_blocks=4, block_size=4)
 
 
 def open_desk(config=CONFIG):
-    return FrontDesk(config, vocab_size=64, eos_token_ids=frozenset({0}), decode=str)
+    return FrontDesk(config, Vocabulary(64, frozenset({0}), None, Detokenizer(None), None))
 
 
 def open_one(desk, prompt, params=None, request_id=None):

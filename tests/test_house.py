@@ -32,6 +32,7 @@ UPSTAIRS = (
     "detokenizer",
     "stop_strings",
     "structured",
+    "vocabulary",
 )
 TENSORS = {"torch", "numpy", "numba", "triton", "transformers", "safetensors"}
 OUTSIDE = {"ABC", "Protocol", "NamedTuple", "Generic"}  # bases that are no ancestors

@@ -18,7 +18,7 @@ import torch
 
 from levels import load
 from minipaged.config import EngineConfig
-from minipaged.runner import load_model
+from minipaged.loading import load_model
 from minipaged.sampling_params import SamplingParams
 
 from .drafters import DRAFTERS

@@ -8,8 +8,8 @@ import torch
 from levels import NAMES, load
 from minipaged.batch import Batch, Known, Row
 from minipaged.config import EngineConfig
+from minipaged.loading import load_model
 from minipaged.logprobs import measure
-from minipaged.runner import load_model
 from minipaged.sampling_params import SamplingParams
 
 from .chances import Dice

@@ -12,8 +12,8 @@ from minipaged.config import EngineConfig
 from minipaged.kernels.rms_norm import add_rms_norm_spec, rms_norm_spec
 from minipaged.kernels.rope import rope_spec
 from minipaged.kernels.silu_mul import silu_mul_spec
+from minipaged.loading import choose_device
 from minipaged.ops import choose_ops
-from minipaged.runner import choose_device
 from tests.kernels.guard import DEVICE, assert_close, randn
 
 TORCH = choose_ops("torch", torch.float32, torch.device(DEVICE))

@@ -10,6 +10,7 @@ from minipaged.desk import FrontDesk
 from minipaged.detokenizer import Detokenizer
 from minipaged.sampling_params import SamplingParams
 from minipaged.stop_strings import StopStrings
+from minipaged.vocabulary import Vocabulary
 
 from .drafters import DRAFTERS
 from .fake_model import FakeModel, answers_alone
@@ -97,7 +98,9 @@ def test_what_is_still_open_at_the_end_belongs_to_the_text():
 
 
 def test_a_stop_string_without_a_tokenizer_is_refused():
-    desk = FrontDesk(EngineConfig(max_model_len=32, num_blocks=4), 64, frozenset(), Detokenizer(None))
+    desk = FrontDesk(
+        EngineConfig(max_model_len=32, num_blocks=4), Vocabulary(64, frozenset(), None, Detokenizer(None), None)
+    )
     with pytest.raises(ValueError, match="stop needs a tokenizer"):
         desk.open([5], SamplingParams(stop="x"))
     assert not desk.live

@@ -13,6 +13,7 @@ from minipaged.desk import FrontDesk
 from minipaged.detokenizer import Detokenizer
 from minipaged.sampling_params import SamplingParams
 from minipaged.structured import Grammars
+from minipaged.vocabulary import Vocabulary
 
 from .chances import PROMPT, Dice, draws, p_value
 from .drafters import drafting_with
@@ -117,7 +118,7 @@ def waiting_room(level=3, **fields):
     """An engine, and the grammar that its first request waits for."""
     model = FakeModel(vocab_size=VOCAB_SIZE, eos_token_ids=EOS)
     engine = load(level).Engine(EngineConfig(num_blocks=32, block_size=2, max_model_len=16, **fields), model)
-    slow = engine.desk.grammars = Slow(model.grammars.tokenizer, VOCAB_SIZE, EOS)
+    slow = engine.desk.grammars = Slow(model.vocabulary.grammars.tokenizer, VOCAB_SIZE, EOS)
     engine.add_request([2], SamplingParams(max_tokens=4, temperature=0, structured_outputs=REGEX, n=2), "slow")
     return engine, slow
 
@@ -228,7 +229,7 @@ def test_before_level_03_it_is_refused_by_that_number(level):
 def test_a_model_needs_a_tokenizer_and_an_end_for_it():
     config = EngineConfig(max_model_len=32, num_blocks=4)
     for tokenizer, eos, lack in ((None, EOS, "a tokenizer"), (byte_fallback_tokenizer(), frozenset(), "an end-of-seq")):
-        desk = FrontDesk(config, 64, eos, Detokenizer(tokenizer), Grammars(tokenizer, 64, eos))
+        desk = FrontDesk(config, Vocabulary(64, eos, None, Detokenizer(tokenizer), Grammars(tokenizer, 64, eos)))
         with pytest.raises(ValueError, match=f"structured_outputs needs {lack}"):
             desk.open([5], SamplingParams(structured_outputs=REGEX))
 

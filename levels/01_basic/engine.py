@@ -11,9 +11,10 @@ done. What this level says, all later ones must say."""
 from minipaged.batch import Chunk, advance, pack, unpack
 from minipaged.config import EngineConfig
 from minipaged.desk import FrontDesk
+from minipaged.loading import load_model
 from minipaged.logprobs import measure
 from minipaged.outputs import RequestOutput
-from minipaged.runner import ModelRunner, load_model
+from minipaged.runner import ModelRunner
 from minipaged.sampling import sample
 from minipaged.sampling_params import SamplingParams
 from minipaged.sequence import Sequence
@@ -29,7 +30,7 @@ class Engine:
         self.config = self.model.resolve(config)
         self.num_rows = self.count_rows()
         self.kv_cache = self.model.new_kv_cache(self.num_rows, self.config.max_model_len)
-        self.desk = FrontDesk(self.config, self.model.vocab_size, self.model.eos_token_ids, self.model.decode)
+        self.desk = FrontDesk(self.config, self.model.vocabulary.without_grammars())
         self.trace = StepTrace(self.config.max_model_len)
         self.waiting: list[Sequence] = []
         self.batch: list[Sequence] = []  # the r-th holds row r

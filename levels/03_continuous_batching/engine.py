@@ -15,9 +15,10 @@ from minipaged.batch import Plan, advance, pack, unpack
 from minipaged.blocks import BlockManager
 from minipaged.config import EngineConfig
 from minipaged.desk import FrontDesk
+from minipaged.loading import load_model
 from minipaged.logprobs import measure
 from minipaged.outputs import RequestOutput
-from minipaged.runner import ModelRunner, load_model
+from minipaged.runner import ModelRunner
 from minipaged.sampling import sample
 
 
@@ -41,9 +42,7 @@ class Engine(EngineBase):
         config.check_level(3)
         self.model = model or load_model(config)
         config = self.model.resolve(config)
-        desk = FrontDesk(
-            config, self.model.vocab_size, self.model.eos_token_ids, self.model.decode, self.model.grammars
-        )
+        desk = FrontDesk(config, self.model.vocabulary)
         super().__init__(desk, Scheduler(config, BlockManager(config.num_blocks, config.block_size)))
         self.kv_cache = self.model.new_kv_cache(config.num_blocks, config.block_size)
 

@@ -12,10 +12,11 @@ from minipaged.base import EngineBase
 from minipaged.batch import advance, pack, unpack
 from minipaged.config import EngineConfig
 from minipaged.desk import FrontDesk
+from minipaged.loading import load_model
 from minipaged.logprobs import measure
 from minipaged.outputs import RequestOutput
 from minipaged.prefix import make_block_manager
-from minipaged.runner import ModelRunner, load_model
+from minipaged.runner import ModelRunner
 from minipaged.sampling import sample
 from minipaged.scheduler import Scheduler
 
@@ -27,9 +28,7 @@ class Engine(EngineBase):
         config.check_level(4)
         self.model = model or load_model(config)
         config = self.model.resolve(config)
-        desk = FrontDesk(
-            config, self.model.vocab_size, self.model.eos_token_ids, self.model.decode, self.model.grammars
-        )
+        desk = FrontDesk(config, self.model.vocabulary)
         super().__init__(desk, Scheduler(config, make_block_manager(config)))
         self.kv_cache = self.model.new_kv_cache(config.num_blocks, config.block_size)
 

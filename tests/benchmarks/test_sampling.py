@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks import sampling
 from minipaged.config import EngineConfig
-from minipaged.runner import load_model
+from minipaged.loading import load_model
 
 from ..tiny import tiny_model
 

@@ -5,8 +5,9 @@ import json
 import pytest
 
 from benchmarks import speculation
-from minipaged import runner
+from minipaged import loading
 from minipaged.cli import DONE, REFUSED
+from minipaged.tokenizer import load_tokenizer
 
 from ..fake_model import FakeModel
 from ..tiny_tokenizer import tiny_tokenizer
@@ -15,8 +16,8 @@ from ..tiny_tokenizer import tiny_tokenizer
 @pytest.fixture
 def fake(monkeypatch, tmp_path):
     model = FakeModel(vocab_size=96)
-    model.tokenizer = runner.load_tokenizer(tiny_tokenizer(tmp_path))
-    monkeypatch.setattr(runner, "load_model", lambda config: model)
+    model.tokenizer = load_tokenizer(tiny_tokenizer(tmp_path))
+    monkeypatch.setattr(loading, "load_model", lambda config: model)
 
 
 @pytest.mark.usefixtures("fake")

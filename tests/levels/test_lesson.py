@@ -15,9 +15,10 @@ import pytest
 
 from levels import NAMES
 from levels.lesson import main
-from minipaged import runner
+from minipaged import loading
 from minipaged.cli import DONE, FAILED, REFUSED
 from minipaged.config import EngineConfig
+from minipaged.tokenizer import load_tokenizer
 
 from ..fake_model import FakeModel
 from ..tiny import greedy_tokens, tiny_model
@@ -34,19 +35,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def tokenizer(folder: Path) -> Any:
-    return runner.load_tokenizer(folder)
+    return load_tokenizer(folder)
 
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch, tokenizer: Any) -> FakeModel:
     """Whatever --model says is this quick one."""
     model = FakeModel(vocab_size=96, eos_token_ids=frozenset({2}))
-    model.tokenizer = tokenizer  # type: ignore[attr-defined]
+    model.tokenizer = tokenizer
 
     def load_model(config: EngineConfig) -> FakeModel:
         return model
 
-    monkeypatch.setattr(runner, "load_model", load_model)
+    monkeypatch.setattr(loading, "load_model", load_model)
     return model
 
 
@@ -57,7 +58,7 @@ def unloaded(monkeypatch: pytest.MonkeyPatch) -> None:
     def load_model(config: EngineConfig) -> None:
         raise AssertionError("the model was loaded")
 
-    monkeypatch.setattr(runner, "load_model", load_model)
+    monkeypatch.setattr(loading, "load_model", load_model)
 
 
 @pytest.fixture
@@ -157,9 +158,9 @@ def test_the_demonstration_with_a_document_on_stdout_is_that_document(level: int
 
 def test_a_lesson_of_several_parts_is_a_table_for_each(fake: FakeModel, capsys: Any) -> None:
     fake.draft = FakeModel(vocab_size=96)  # type: ignore[assignment]
-    fake.draft.config = EngineConfig()  # type: ignore[attr-defined]
+    fake.draft.config = EngineConfig()
     for model in (fake, fake.draft):
-        model.model_config = SimpleNamespace(max_position_embeddings=2048)  # type: ignore[attr-defined]
+        model.model_config = SimpleNamespace(max_position_embeddings=2048)
     assert main(5, []) == DONE
     out, _ = capsys.readouterr()
     assert out.count("tokens per forward") == 3
@@ -356,7 +357,7 @@ def test_an_interrupt_while_loading_is_one_line(monkeypatch: pytest.MonkeyPatch,
     def load_model(config: EngineConfig) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(runner, "load_model", load_model)
+    monkeypatch.setattr(loading, "load_model", load_model)
     assert main(3, ["--prompt", "w5"]) == FAILED
     assert "interrupted" in one_line(capsys)
 
@@ -383,6 +384,7 @@ STARTED = """
 import sys
 from levels.lesson import main
 from minipaged.cli import leave
+from minipaged.tokenizer import load_tokenizer
 print("started", flush=True)
 leave(lambda: main(3, sys.argv[1:]))
 """

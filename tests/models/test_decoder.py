@@ -10,7 +10,7 @@ import torch
 
 from minipaged.batch import Batch
 from minipaged.config import EngineConfig
-from minipaged.runner import load_model
+from minipaged.loading import load_model
 from tests.tiny import KINDS, ROPES, VOCAB_SIZE, greedy_tokens, reference_logits, tiny_model
 
 TOLERANCE = {"atol": 2e-3, "rtol": 0.0}

@@ -7,11 +7,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from minipaged.config import EngineConfig
+from minipaged.loading import load_model
 from minipaged.models.config import read_model_config
 from minipaged.models.decoder import Decoder
 from minipaged.models.weights import fill_with_noise, load_weights
 from minipaged.ops import choose_ops
-from minipaged.runner import load_model
 from tests.tiny import tiny_model
 
 CPU = torch.device("cpu")

@@ -1,0 +1,113 @@
+"""Loading is where "auto" and None become facts: device, dtype, backend, the longest sequence, the number of blocks.
+
+    config.model     a folder, or a name that hub.py turns into one
+    load_model(config) -> ModelRunner       weights in place, kernels compiled, vocabulary beside it
+
+One step is run before the first request, so that no request waits for a compiler. (From level 01.)"""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from .config import EngineConfig
+from .memory import choose_max_model_len
+from .models.config import ModelConfig, read_model_config
+from .models.decoder import Decoder
+from .models.hub import resolve_model
+from .models.weights import fill_with_noise, load_weights
+from .ops import choose_ops, use_interpreter
+from .progress import say
+from .runner import ModelRunner
+from .tokenizer import load_vocabulary
+from .vocabulary import Vocabulary
+
+
+def load_model(config: EngineConfig) -> ModelRunner:
+    """Raises ValueError, naming the flag or file at fault, for what cannot be loaded or does not fit."""
+    folder = resolve_model(config.model, weights=config.load_format != "dummy")
+    model_config = read_model_config(folder)
+    config = choose_device(config)
+    choose_max_model_len(config, model_config)  # what cannot work is refused before the weights are read
+    with ThreadPoolExecutor(1) as pool:
+        vocabulary = pool.submit(load_vocabulary, folder, model_config)  # mostly imports: they hide behind the weights
+        decoder = load_decoder(config, model_config, folder)
+        runner = ModelRunner(config, decoder, vocabulary.result())
+    warm_up(runner)
+    if config.draft_model:
+        load_draft(config, runner)
+    runner.config = runner.resolve(config)
+    return runner
+
+
+class Target(Protocol):
+    """Whoever a draft model guesses for; `draft` is where it is kept."""
+
+    vocabulary: Vocabulary
+    model_config: ModelConfig
+    draft: ModelRunner | None
+
+
+def load_draft(config: EngineConfig, target: Target) -> ModelRunner:
+    """config.draft_model, on the target's device, which keeps it. Raises ValueError if the two do not go together."""
+    assert config.draft_model is not None
+    length = choose_max_model_len(config, target.model_config)
+    same = {name: getattr(config, name) for name in ("device", "dtype", "load_format", "attention_backend")}
+    try:
+        if target.draft and target.draft.config.model == config.draft_model:
+            choose_max_model_len(replace(config, max_model_len=length), target.draft.model_config)
+            return target.draft
+        draft = load_model(EngineConfig(model=config.draft_model, max_model_len=length, num_blocks=1, **same))
+    except ValueError as error:
+        raise ValueError(f"draft_model {config.draft_model}: {error}") from error
+    if draft.vocab_size != (size := target.vocabulary.size):
+        sizes = f"a vocabulary of {draft.vocab_size} tokens, {config.model} one of {size}"
+        raise ValueError(f"draft_model {config.draft_model} has {sizes}")
+    target.draft = draft
+    return draft
+
+
+def load_decoder(config: EngineConfig, model_config: ModelConfig, folder: Path) -> Decoder:
+    device, dtype = torch.device(config.device), getattr(torch, config.dtype)
+    model = Decoder(model_config, choose_ops(config.attention_backend, dtype, device), dtype, device)
+    with torch.inference_mode():
+        if config.load_format == "dummy":
+            fill_with_noise(model)
+        else:
+            load_weights(model, folder)
+        model.pack()
+    return model
+
+
+def warm_up(runner: ModelRunner) -> None:
+    """Compile what is compiled at its first use, and say so if that takes its time."""
+    start = time.monotonic()
+    notice = threading.Timer(2.0, say, ["preparing the kernels (they are compiled once per machine) ..."])
+    notice.daemon = True
+    notice.start()
+    try:
+        for num_tokens in (1, 2):  # to Triton, a size of one is a type of its own
+            runner.run_one(num_tokens)
+    finally:
+        notice.cancel()
+    if (seconds := time.monotonic() - start) > 2:
+        say(f"preparing the kernels: done in {seconds:.0f} s")
+
+
+def choose_device(config: EngineConfig) -> EngineConfig:
+    """Replace "auto" in device, dtype and attention_backend."""
+    has_cuda = torch.cuda.is_available()
+    device = ("cuda" if has_cuda else "cpu") if config.device == "auto" else config.device
+    if device == "cuda" and not has_cuda:
+        raise ValueError("device cuda: there is no CUDA device here (use cpu or auto)")
+    auto = "bfloat16" if device == "cuda" else "float32"
+    dtype = auto if config.dtype == "auto" else config.dtype
+    fastest = "triton" if device == "cuda" else "torch"
+    backend = fastest if config.attention_backend == "auto" else config.attention_backend
+    if backend == "triton" and device == "cpu":
+        use_interpreter(dtype)
+    return replace(config, device=device, dtype=dtype, attention_backend=backend)

@@ -1,0 +1,67 @@
+"""How many blocks: what the memory allows, once weights and the largest step have theirs.
+
+    GPU    gpu_memory_utilization x all  -  weights  -  the largest step  =  blocks
+    CPU    2 GB, but at least one sequence of full length; memory is only missed when it is used
+
+Invariant: blocks that are asked for and could never fit are refused before anything runs. (From level 01.)"""
+
+import os
+from typing import TYPE_CHECKING
+
+import torch
+
+from .config import EngineConfig
+from .models.config import ModelConfig
+
+if TYPE_CHECKING:
+    from .runner import ModelRunner
+
+CPU_KV_BYTES = 2 << 30  # of a CPU's memory, unless num_blocks says more: 46,000 tokens of the default model
+
+
+def choose_max_model_len(config: EngineConfig, model: ModelConfig) -> int:
+    longest = model.max_position_embeddings
+    if config.max_model_len is not None and config.max_model_len > longest:
+        raise ValueError(f"max_model_len {config.max_model_len} exceeds the model's {longest} positions")
+    return config.max_model_len or longest
+
+
+def choose_num_blocks(runner: "ModelRunner", config: EngineConfig) -> int:
+    """All max_num_seqs at full length if the memory allows, and on a CPU one at full length in any case."""
+    one, block_bytes = -(-config.max_model_len // config.block_size), count_block_bytes(runner, config)
+    if config.device == "cpu":
+        affordable = max(one, CPU_KV_BYTES // block_bytes)
+    else:
+        affordable = max(0, free_cuda_bytes(runner, config) // block_bytes)
+    if affordable < one:
+        share = f"gpu_memory_utilization {config.gpu_memory_utilization} leaves room for {affordable} blocks"
+        raise ValueError(f"{share}; one request of max_model_len {config.max_model_len} needs {one}")
+    return int(min(affordable, config.max_num_seqs * one))
+
+
+def count_block_bytes(runner: "ModelRunner", config: EngineConfig) -> int:
+    """What one block takes, in the draft model's cache too."""
+    models = [runner, runner.draft] if runner.draft else [runner]
+    return sum(model.new_kv_cache(1, config.block_size).data.nbytes for model in models)
+
+
+def check_memory(runner: "ModelRunner", config: EngineConfig) -> None:
+    """Raises ValueError if the blocks asked for could never fit the machine: memory is only missed when it is used."""
+    needed = config.num_blocks * count_block_bytes(runner, config)
+    if config.device == "cuda":
+        there = torch.cuda.mem_get_info(runner.device)[1]
+    else:
+        there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > there:
+        blocks = f"num_blocks {config.num_blocks} x block_size {config.block_size}"
+        raise ValueError(f"{blocks} need {needed / 1e9:.1f} GB of memory; {config.device} has {there / 1e9:.1f} GB")
+
+
+def free_cuda_bytes(runner: "ModelRunner", config: EngineConfig) -> int:
+    """What gpu_memory_utilization leaves for the KV cache once the weights and the largest step have theirs."""
+    torch.cuda.reset_peak_memory_stats(runner.device)
+    runner.run_one(config.max_num_batched_tokens)
+    peak = torch.cuda.max_memory_allocated(runner.device)
+    free, total = torch.cuda.mem_get_info(runner.device)
+    others = total - free - torch.cuda.memory_reserved(runner.device)
+    return int(total * config.gpu_memory_utilization) - peak - others

@@ -1,0 +1,67 @@
+"""The engine hands over a batch and asks for its tokens later; how many devices that takes is hidden.
+
+    Engine      integers     execute(batch, guesses) -> a future of what each chunk gained
+    Executor    processes    none but this one, or one for each rank
+    Worker      tensors      model, keys and values, the draw of the next token: worker.py
+
+Invariant: batches run in the order in which they were handed over. (From level 06.)"""
+
+from abc import ABC, abstractmethod
+from concurrent.futures import Future
+
+from ..batch import Batch
+from ..config import EngineConfig
+from ..loading import Target, load_model
+from ..runner import ModelRunner
+from ..speculative.drafter import Guess
+from ..vocabulary import Vocabulary
+from .worker import Result, Worker
+
+
+class Executor(ABC):
+    """config is complete. max_concurrent_batches: how many it takes before one has to be waited for."""
+
+    config: EngineConfig
+    vocabulary: Vocabulary
+    target: Target  # whoever a draft model would guess for
+    max_concurrent_batches = 1
+
+    @property
+    @abstractmethod
+    def forward_s(self) -> float:
+        """Seconds spent in the model so far."""
+
+    @abstractmethod
+    def execute(self, batch: Batch, guesses: list[Guess]) -> "Future[Result]":
+        """Run a batch; the future fails with the reason if it cannot be run."""
+
+    @abstractmethod
+    def shutdown(self) -> None:
+        """Leave nothing behind. May be called any number of times."""
+
+
+class UniprocExecutor(Executor):
+    """The direct call."""
+
+    def __init__(self, config: EngineConfig, model: ModelRunner):
+        self.target = self.model = model
+        self.vocabulary = model.vocabulary
+        self.config = model.resolve(config)
+        self.worker = Worker(model, self.config)
+
+    @property
+    def forward_s(self) -> float:
+        return self.model.forward_s
+
+    def execute(self, batch: Batch, guesses: list[Guess]) -> "Future[Result]":
+        future: Future[Result] = Future()
+        future.set_result(self.worker.run(batch, guesses))
+        return future
+
+    def shutdown(self) -> None:
+        """There is nobody else."""
+
+
+def make_executor(config: EngineConfig, model: ModelRunner | None = None) -> Executor:
+    """The executor that config asks for; a model that is loaded already runs in this process."""
+    return UniprocExecutor(config, model or load_model(config))

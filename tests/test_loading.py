@@ -1,0 +1,52 @@
+"""Loading turns wishes into facts, and compiles what is compiled at its first use."""
+
+import pytest
+import torch
+
+from minipaged.config import EngineConfig
+from minipaged.kernels.paged_attention import attend_all
+from minipaged.kernels.rms_norm import add_rms_norm_all, rms_norm_all
+from minipaged.kernels.rope import rope_all
+from minipaged.kernels.silu_mul import silu_mul_all
+from minipaged.kernels.write_kv import write_rows
+from minipaged.loading import load_model
+from tests.tiny import tiny_model
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tiny_model(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="module")
+def model(folder):
+    return load_model(EngineConfig(model=str(folder), max_num_seqs=3))
+
+
+def test_auto_and_none_become_facts(model):
+    config = model.config
+    assert (config.device, config.dtype, config.attention_backend) == ("cpu", "float32", "torch")
+    assert config.max_model_len == 2048
+    assert config.num_blocks == 3 * 2048 // 16
+
+
+def test_warming_up_compiles_the_kernels_and_counts_no_time(tmp_path):
+    fresh = load_model(EngineConfig(model=str(tiny_model(tmp_path, "qwen3"))))  # the kind that calls them all
+    kernels = (attend_all, write_rows, rms_norm_all, add_rms_norm_all, rope_all, silu_mul_all)
+    compiled = [len(kernel.signatures) for kernel in kernels]
+    assert all(compiled)
+    assert fresh.forward_s == 0
+    for num_tokens in (1, 2, 40):
+        fresh.run_one(num_tokens)
+    assert [len(kernel.signatures) for kernel in kernels] == compiled
+
+
+def test_more_positions_than_the_model_has_are_refused(folder):
+    with pytest.raises(ValueError, match="max_model_len 2049 exceeds the model's 2048 positions"):
+        load_model(EngineConfig(model=str(folder), max_model_len=2049))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
+def test_cuda_without_cuda_is_refused(folder):
+    with pytest.raises(ValueError, match="there is no CUDA device here"):
+        load_model(EngineConfig(model=str(folder), device="cuda"))
