@@ -7,6 +7,8 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
+from minipaged.cli import uninterrupted
+
 NAMES = sorted(path.name for path in Path(__file__).parent.glob("[0-9][0-9]_*"))
 
 
@@ -14,4 +16,5 @@ def load(number: int, part: str = "engine") -> ModuleType:
     """load(3) -> the module levels.03_continuous_batching.engine. Raises ValueError for a level that is not there."""
     if not 1 <= number <= len(NAMES):
         raise ValueError(f"level {number} is not among 1 to {len(NAMES)}")
-    return import_module(f"{__name__}.{NAMES[number - 1]}.{part}")
+    with uninterrupted():
+        return import_module(f"{__name__}.{NAMES[number - 1]}.{part}")

@@ -26,6 +26,7 @@ from minipaged.cli import (
     engine_options,
     guarded,
     make_parser,
+    uninterrupted,
     write_json,
 )
 from minipaged.config import EngineConfig
@@ -156,7 +157,8 @@ def results_console() -> Console:
 
 
 def load_model(config: EngineConfig) -> Any:
-    from minipaged.loading import load_model  # late: --help and refusals need no torch
+    with uninterrupted():
+        from minipaged.loading import load_model  # late: --help and refusals need no torch
 
     if (console := Console(stderr=True)).is_terminal:
         console.print(Text(f"loading {config.model}", style="dim"))

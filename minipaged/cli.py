@@ -12,8 +12,10 @@ import json
 import os
 import signal
 import sys
+import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, NoReturn
@@ -174,6 +176,22 @@ def guarded(prog: str, debug: bool, work: Callable[[], int]) -> int:
         message = " ".join(str(error).split()) or type(error).__name__
         print(f"{prog}: error: {message}", file=sys.stderr)
         return REFUSED if isinstance(error, ValueError | TypeError | OSError) else FAILED
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Import what is native: half-way through, an exception ends the process, so Ctrl-C counts when it is in."""
+    before, waiting = signal.getsignal(signal.SIGINT), list[int]()
+    if not callable(before) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda number, frame: waiting.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if waiting:
+        before(signal.SIGINT, None)
 
 
 def leave(main: Callable[[], int]) -> NoReturn:

@@ -20,6 +20,7 @@ from minipaged.cli import (
     guarded,
     leave,
     make_parser,
+    uninterrupted,
     write_json,
 )
 from minipaged.config import LATER_FIELDS, EngineConfig
@@ -267,3 +268,36 @@ def test_a_flag_takes_what_its_field_takes():
     args = make_parser(5, "name", "claim", {}).parse_args([*options, "--gpu-memory-utilization", "0.5"])
     config = EngineConfig(**engine_options(args, 5))
     assert (config.num_speculative_tokens, config.draft_model, config.gpu_memory_utilization) == (3, "some/folder", 0.5)
+
+
+def importing(done: list[str], error: Exception | None = None) -> None:
+    """An import in the midst of which somebody presses Ctrl-C."""
+    with uninterrupted():
+        os.kill(os.getpid(), signal.SIGINT)
+        if error:
+            raise error
+        done.append("imported")
+
+
+def test_ctrl_c_during_an_import_counts_when_it_is_over() -> None:
+    done: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        importing(done)
+    assert done == ["imported"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_import_that_fails_says_so_even_after_ctrl_c() -> None:
+    with pytest.raises(ImportError, match="no such"):
+        importing([], ImportError("no such"))
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_where_ctrl_c_is_ignored_it_stays_so() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with uninterrupted():
+            os.kill(os.getpid(), signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)

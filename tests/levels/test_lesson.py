@@ -384,7 +384,6 @@ STARTED = """
 import sys
 from levels.lesson import main
 from minipaged.cli import leave
-from minipaged.tokenizer import load_tokenizer
 print("started", flush=True)
 leave(lambda: main(3, sys.argv[1:]))
 """
