@@ -66,6 +66,7 @@ class EngineConfig:
     prompt_lookup_max: int = option(4, 5, "ngram: how many it tries first")
     tensor_parallel_size: int = option(1, 6, "split every layer's weights across so many ranks")
     pipeline_parallel_size: int = option(1, 6, "split the layers into so many stages")
+    pipeline_layers: str | None = option(None, 6, "layers of each stage, e.g. 10,12,8; default: as even as can be")
     distributed_executor_backend: str = option(
         "auto", 6, "who runs the ranks; auto: this process if there is one, else mp"
     )
@@ -83,6 +84,7 @@ class EngineConfig:
         check_integer("long_prefill_token_threshold", self.long_prefill_token_threshold, 0)
         check_boolean("enable_prefix_caching", self.enable_prefix_caching)
         self.check_speculation()
+        self.check_stages()
 
     def check_speculation(self) -> None:
         check_integer("num_speculative_tokens", self.num_speculative_tokens, 0)
@@ -96,6 +98,23 @@ class EngineConfig:
         if (self.draft_model is not None) != (self.speculative_method == "draft_model"):
             given = f"draft_model {self.draft_model!r}, speculative_method {self.speculative_method!r}"
             raise ValueError(f"draft_model and speculative_method draft_model belong together, not {given}")
+
+    def check_stages(self) -> None:
+        if self.pipeline_layers is None:
+            return
+        legal = (
+            f"a number of layers for each of pipeline_parallel_size {self.pipeline_parallel_size}, with commas between"
+        )
+        if not isinstance(self.pipeline_layers, str):
+            raise TypeError(f"pipeline_layers must be text: {legal}, not {self.pipeline_layers!r}")
+        numbers = self.pipeline_layers.split(",")
+        if len(numbers) != self.pipeline_parallel_size or not all(n.isdecimal() and int(n) > 0 for n in numbers):
+            raise ValueError(f"pipeline_layers must be {legal}, not {self.pipeline_layers!r}")
+
+    @property
+    def stage_layers(self) -> tuple[int, ...] | None:
+        """How many layers each stage is to have; None: as even as can be."""
+        return None if self.pipeline_layers is None else tuple(map(int, self.pipeline_layers.split(",")))
 
     @property
     def max_chunk_len(self) -> int:

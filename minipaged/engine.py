@@ -15,7 +15,8 @@ from .batch import Chunk, Plan, advance, pack
 from .config import EngineConfig
 from .desk import FrontDesk
 from .outputs import RequestOutput
-from .parallel import Executor, Result, make_executor
+from .parallel.executor import Executor, make_executor
+from .parallel.worker import Result
 from .prefix import make_block_manager
 from .runner import ModelRunner
 from .scheduler import Scheduler

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .models.config import ModelConfig
+from .parallel.portion import Portion
 
 
 class LayerCache(NamedTuple):
@@ -21,10 +21,18 @@ class LayerCache(NamedTuple):
 
 
 class KVCache:
-    """Keys and values of all layers; `layers[i]` is layer i's view of them."""
+    """Keys and values of a rank's layers; `layers[i]` is the view that the i-th of them has."""
 
-    def __init__(self, num_blocks: int, block_size: int, model: ModelConfig, dtype: torch.dtype, device: torch.device):
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        portion: Portion,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ):
         self.num_blocks, self.block_size = num_blocks, block_size
-        shape = (model.num_layers, 2, num_blocks, model.num_kv_heads, block_size, model.head_dim)
+        shape = (len(portion.layers), 2, num_blocks, len(portion.kv_heads), block_size, head_dim)
         self.data = torch.empty(shape, dtype=dtype, device=device)  # [L, 2, B, K, P, D]
         self.layers = [LayerCache(keys, values) for keys, values in self.data]

@@ -21,21 +21,25 @@ from .models.decoder import Decoder
 from .models.hub import resolve_model
 from .models.weights import fill_with_noise, load_weights
 from .ops import choose_ops, use_interpreter
+from .parallel.place import Place
 from .progress import say
 from .runner import ModelRunner
-from .tokenizer import load_vocabulary
+from .tokenizer import load_vocabulary, wordless
 from .vocabulary import Vocabulary
 
 
-def load_model(config: EngineConfig) -> ModelRunner:
-    """Raises ValueError, naming the flag or file at fault, for what cannot be loaded or does not fit."""
+def load_model(config: EngineConfig, place: Place | None = None) -> ModelRunner:
+    """The whole model, or the part that belongs to a place among ranks, where nobody asks for words.
+
+    Raises ValueError, naming the flag or file at fault, for what cannot be loaded or does not fit."""
+    read_vocabulary = load_vocabulary if place is None else wordless
     folder = resolve_model(config.model, weights=config.load_format != "dummy")
     model_config = read_model_config(folder)
     config = choose_device(config)
     choose_max_model_len(config, model_config)  # what cannot work is refused before the weights are read
     with ThreadPoolExecutor(1) as pool:
-        vocabulary = pool.submit(load_vocabulary, folder, model_config)  # mostly imports: they hide behind the weights
-        decoder = load_decoder(config, model_config, folder)
+        vocabulary = pool.submit(read_vocabulary, folder, model_config)  # mostly imports: they hide behind the weights
+        decoder = load_decoder(config, model_config, folder, place or Place.alone())
         runner = ModelRunner(config, decoder, vocabulary.result())
     warm_up(runner)
     if config.draft_model:
@@ -71,9 +75,9 @@ def load_draft(config: EngineConfig, target: Target) -> ModelRunner:
     return draft
 
 
-def load_decoder(config: EngineConfig, model_config: ModelConfig, folder: Path) -> Decoder:
+def load_decoder(config: EngineConfig, model_config: ModelConfig, folder: Path, place: Place) -> Decoder:
     device, dtype = torch.device(config.device), getattr(torch, config.dtype)
-    model = Decoder(model_config, choose_ops(config.attention_backend, dtype, device), dtype, device)
+    model = Decoder(model_config, choose_ops(config.attention_backend, dtype, device), dtype, device, place)
     with torch.inference_mode():
         if config.load_format == "dummy":
             fill_with_noise(model)

@@ -39,7 +39,7 @@ class ModelRunner:
         return self.own_forward_s + (self.draft.forward_s if self.draft else 0.0)
 
     def new_kv_cache(self, num_blocks: int, block_size: int) -> KVCache:
-        return KVCache(num_blocks, block_size, self.model_config, self.dtype, self.device)
+        return KVCache(num_blocks, block_size, self.model.portion, self.model_config.head_dim, self.dtype, self.device)
 
     def resolve(self, config: EngineConfig) -> EngineConfig:
         """config with this model's facts in the place of "auto" and None: one model can serve several engines."""

@@ -26,6 +26,11 @@ def load_vocabulary(folder: Path, model: ModelConfig) -> Vocabulary:
     return Vocabulary(model.vocab_size, ends, tokenizer, decode, Grammars(decode.tokenizer, model.vocab_size, ends))
 
 
+def wordless(folder: Path, model: ModelConfig) -> Vocabulary:
+    """For those who only hear and say token ids."""
+    return Vocabulary(model.vocab_size, model.eos_token_ids, None, Detokenizer(None), None)
+
+
 def load_tokenizer(folder: Path) -> "PreTrainedTokenizerFast | None":
     """None if the folder has none. Raises ValueError for one that is not made of tokenizers' parts."""
     if not any((folder / name).exists() for name in TOKENIZER_FILES):

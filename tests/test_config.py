@@ -72,7 +72,7 @@ SINCE = {
     4: {"enable_prefix_caching"},
     5: {"num_speculative_tokens", "speculative_method", "draft_model", "prompt_lookup_min", "prompt_lookup_max"}
     | {"speculative_length"},
-    6: {"tensor_parallel_size", "pipeline_parallel_size", "distributed_executor_backend"},
+    6: {"tensor_parallel_size", "pipeline_parallel_size", "pipeline_layers", "distributed_executor_backend"},
     7: {"data_parallel_size", "enable_expert_parallel"},
 }
 
@@ -110,6 +110,22 @@ def test_a_config_that_asks_for_nothing_asks_for_what_the_flags_promise():
 def test_guesses_that_cannot_be_are_refused(fields, named):
     with pytest.raises(ValueError, match=re.escape(named)):
         EngineConfig(**fields)
+
+
+@pytest.mark.parametrize("listed", ["10,12", "10,12,8,0", "10,0,20", "10,-1,21", "a,b,c", "", "10;12;8", " 1, 2,3"])
+def test_a_list_of_layers_has_a_number_for_each_stage(listed):
+    with pytest.raises(
+        ValueError, match=rf"pipeline_layers .* pipeline_parallel_size 3, .*not {re.escape(repr(listed))}"
+    ):
+        EngineConfig(pipeline_parallel_size=3, pipeline_layers=listed)
+    with pytest.raises(TypeError, match=r"pipeline_layers must be text: .*, not \[10, 12, 8\]"):
+        EngineConfig(pipeline_parallel_size=3, pipeline_layers=[10, 12, 8])
+
+
+def test_stages_are_as_even_as_can_be_or_as_listed():
+    assert EngineConfig(pipeline_parallel_size=3).stage_layers is None
+    assert EngineConfig(pipeline_parallel_size=3, pipeline_layers="10,12,8").stage_layers == (10, 12, 8)
+    assert EngineConfig(pipeline_layers="30").stage_layers == (30,)
 
 
 LEAST = [{name: 1} for name in ("num_blocks", "block_size", "max_num_seqs", "max_num_batched_tokens")]

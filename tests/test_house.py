@@ -33,6 +33,7 @@ UPSTAIRS = (
     "stop_strings",
     "structured",
     "vocabulary",
+    "parallel.portion",
 )
 TENSORS = {"torch", "numpy", "numba", "triton", "transformers", "safetensors"}
 OUTSIDE = {"ABC", "Protocol", "NamedTuple", "Generic"}  # bases that are no ancestors

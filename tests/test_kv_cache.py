@@ -4,12 +4,13 @@ import torch
 
 from minipaged.kv_cache import KVCache
 from minipaged.models.config import parse_model_config
+from minipaged.parallel.portion import Nth, split_model
 from tests.models.configs import LLAMA
 
 
 def test_layers_are_views_of_one_memory_block_by_block():
     config = parse_model_config({**LLAMA, "num_hidden_layers": 3})
-    cache = KVCache(5, 4, config, torch.bfloat16, torch.device("cpu"))
+    cache = KVCache(5, 4, split_model(config, Nth(), Nth()), config.head_dim, torch.bfloat16, torch.device("cpu"))
     assert (cache.num_blocks, cache.block_size, len(cache.layers)) == (5, 4, 3)
     cache.data.zero_()
     cache.layers[1].values[2] = 1

@@ -2,7 +2,7 @@
 
     tests/mutants/*.toml    file, judge; then for each mutant the fault it stands for, the old text and the new
     judge                   the machine of a block manager, the storms of a level, the chances of words, wishes in plain
-                            Python, languages, or a test
+                            Python, languages, portions, or a test
 
 An edit is made in memory: the rooms that hold no tensor are imported anew, one of them with other text, and the judges
 with them. The same judges pass the code as it is, or catching would mean nothing."""
@@ -31,6 +31,7 @@ TESTS = {"twins": "test_a_duplicate_is_given_up_for_the_block_named_first_or_its
 ROOMS = {  # with a `judge` of their own
     "chances": "chances",
     "plain": "plain",
+    "portions": "portions",
     "stop strings": "stopping",
     "structured": "grammars",
 }

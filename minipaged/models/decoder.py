@@ -8,8 +8,9 @@
 A change is not added where it is made but by the next norm, which reads x anyway: between layers go (change, x).
 
 T tokens of all sequences lie behind one another: nothing but `attend` knows where one ends. Llama, Mistral, Qwen2 and
-Qwen3 are this one family and differ by what config.py says: biases, a norm on q and k, windows. Invariant: only sampled
-rows reach the lm_head, the largest product of all. (From level 01.)"""
+Qwen3 are this one family and differ by what config.py says: biases, a norm on q and k, windows. From level 06 on a rank
+may have a portion of it: some heads and features of some layers; without an embedding or a head it has an inlet or an
+outlet there, to other stages. Invariant: only sampled rows reach the lm_head, the largest product. (From level 01.)"""
 
 import torch
 from torch import Tensor
@@ -17,18 +18,21 @@ from torch import Tensor
 from ..input_batch import InputBatch
 from ..kv_cache import KVCache, LayerCache
 from ..ops import Ops
+from ..parallel.layers import Build, ColumnLinear, Embedding, Piece, Pieces, RowLinear, SplitEmbedding, pad_words, words
+from ..parallel.pipeline import Inlet, Outlet
+from ..parallel.place import Place
 from .config import ModelConfig
-from .linear import Linear
 from .rotary import Rotary
 
 Angles = tuple[Tensor, Tensor]  # cos and sin, each [T, 1, D / 2]
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 class RMSNorm:
     """x / sqrt(mean(x^2) + eps), times a weight per channel."""
 
-    def __init__(self, size: int, eps: float, ops: Ops, dtype: torch.dtype, device: torch.device):
-        self.weight, self.eps, self.ops = torch.empty(size, dtype=dtype, device=device), eps, ops
+    def __init__(self, size: int, eps: float, build: Build):
+        self.weight, self.eps, self.ops = build.empty(size), eps, build.ops
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [..., size] -> the same shape"""
@@ -40,14 +44,18 @@ class RMSNorm:
 
 
 class Attention:
-    def __init__(self, config: ModelConfig, window: int | None, ops: Ops, dtype: torch.dtype, device: torch.device):
-        self.num_heads, self.num_kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
-        q, kv, hidden = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim, config.hidden_size
-        self.qkv_proj = Linear(q + 2 * kv, hidden, bias=config.qkv_bias, dtype=dtype, device=device)
-        self.o_proj = Linear(hidden, q, bias=config.o_bias, dtype=dtype, device=device)
-        self.q_norm = RMSNorm(config.head_dim, config.rms_norm_eps, ops, dtype, device) if config.qk_norm else None
-        self.k_norm = RMSNorm(config.head_dim, config.rms_norm_eps, ops, dtype, device) if config.qk_norm else None
-        self.attend, self.rope = ops.make_attend(window), ops.rope
+    """Of the heads that this rank has."""
+
+    def __init__(self, config: ModelConfig, window: int | None, build: Build):
+        D, portion = config.head_dim, build.portion
+        self.num_heads, self.num_kv_heads, self.head_dim = len(portion.heads), len(portion.kv_heads), D
+        q, kv = (range(heads.start * D, heads.stop * D) for heads in (portion.heads, portion.kv_heads))
+        qkv = {"q_proj": q, "k_proj": kv, "v_proj": kv}
+        self.qkv_proj = ColumnLinear(qkv, config.hidden_size, bias=config.qkv_bias, build=build)
+        self.o_proj = RowLinear(config.hidden_size, q, bias=config.o_bias, build=build)
+        self.q_norm = RMSNorm(D, config.rms_norm_eps, build) if config.qk_norm else None
+        self.k_norm = RMSNorm(D, config.rms_norm_eps, build) if config.qk_norm else None
+        self.attend, self.rope = build.ops.make_attend(window), build.ops.rope
 
     def __call__(self, x: Tensor, angles: Angles, cache: LayerCache, batch: InputBatch) -> Tensor:
         """x [T, M] -> [T, M]"""
@@ -58,39 +66,46 @@ class Attention:
         out = self.attend(self.rope(q, *angles), self.rope(k, *angles), v, cache, batch)  # [T, H, D]
         return self.o_proj(out.flatten(1))
 
-    def checkpoint(self, name: str) -> dict[str, Tensor]:
-        q, kv = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
-        parts = self.qkv_proj.rows(f"{name}.q_proj", 0, q) | self.qkv_proj.rows(f"{name}.k_proj", q, kv)
-        parts |= self.qkv_proj.rows(f"{name}.v_proj", q + kv, kv)
-        parts |= self.o_proj.rows(f"{name}.o_proj")
+    def checkpoint(self, name: str) -> Pieces:
+        pieces = self.qkv_proj.checkpoint(name) | self.o_proj.checkpoint(f"{name}.o_proj")
         if self.q_norm and self.k_norm:
-            parts |= {f"{name}.q_norm.weight": self.q_norm.weight, f"{name}.k_norm.weight": self.k_norm.weight}
-        return parts
+            norms = {f"{name}.q_norm.weight": self.q_norm, f"{name}.k_norm.weight": self.k_norm}
+            pieces |= {norm: Piece(part.weight) for norm, part in norms.items()}
+        return pieces
+
+    def pack(self) -> None:
+        self.qkv_proj.pack()
+        self.o_proj.pack()
 
 
 class MLP:
-    def __init__(self, config: ModelConfig, ops: Ops, dtype: torch.dtype, device: torch.device):
-        self.size, hidden, bias = config.intermediate_size, config.hidden_size, config.mlp_bias
-        self.gate_up_proj = Linear(2 * self.size, hidden, bias=bias, dtype=dtype, device=device)
-        self.down_proj = Linear(hidden, self.size, bias=bias, dtype=dtype, device=device)
-        self.silu_mul = ops.silu_mul
+    """Of the features that this rank has."""
+
+    def __init__(self, config: ModelConfig, build: Build):
+        features, hidden, bias = build.portion.features, config.hidden_size, config.mlp_bias
+        gate_up = {"gate_proj": features, "up_proj": features}
+        self.gate_up_proj = ColumnLinear(gate_up, hidden, bias=bias, build=build)
+        self.down_proj = RowLinear(hidden, features, bias=bias, build=build)
+        self.silu_mul = build.ops.silu_mul
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [T, M] -> [T, M], by way of [T, F]"""
         return self.down_proj(self.silu_mul(self.gate_up_proj(x)))
 
-    def checkpoint(self, name: str) -> dict[str, Tensor]:
-        parts = self.gate_up_proj.rows(f"{name}.gate_proj", 0, self.size)
-        parts |= self.gate_up_proj.rows(f"{name}.up_proj", self.size, self.size)
-        return parts | self.down_proj.rows(f"{name}.down_proj")
+    def checkpoint(self, name: str) -> Pieces:
+        return self.gate_up_proj.checkpoint(name) | self.down_proj.checkpoint(f"{name}.down_proj")
+
+    def pack(self) -> None:
+        self.gate_up_proj.pack()
+        self.down_proj.pack()
 
 
 class Layer:
-    def __init__(self, config: ModelConfig, window: int | None, ops: Ops, dtype: torch.dtype, device: torch.device):
-        self.input_norm = RMSNorm(config.hidden_size, config.rms_norm_eps, ops, dtype, device)
-        self.attention = Attention(config, window, ops, dtype, device)
-        self.post_norm = RMSNorm(config.hidden_size, config.rms_norm_eps, ops, dtype, device)
-        self.mlp = MLP(config, ops, dtype, device)
+    def __init__(self, config: ModelConfig, window: int | None, build: Build):
+        self.input_norm = RMSNorm(config.hidden_size, config.rms_norm_eps, build)
+        self.attention = Attention(config, window, build)
+        self.post_norm = RMSNorm(config.hidden_size, config.rms_norm_eps, build)
+        self.mlp = MLP(config, build)
 
     def __call__(
         self, change: Tensor, x: Tensor, angles: Angles, cache: LayerCache, batch: InputBatch
@@ -100,44 +115,80 @@ class Layer:
         normed, x = self.post_norm.of_sum(self.attention(normed, angles, cache, batch), residual=x)
         return self.mlp(normed), x
 
-    def checkpoint(self, name: str) -> dict[str, Tensor]:
+    def checkpoint(self, name: str) -> Pieces:
         norms = {"input_layernorm": self.input_norm, "post_attention_layernorm": self.post_norm}
-        parts = {f"{name}.{norm}.weight": part.weight for norm, part in norms.items()}
-        return parts | self.attention.checkpoint(f"{name}.self_attn") | self.mlp.checkpoint(f"{name}.mlp")
+        pieces = {f"{name}.{norm}.weight": Piece(part.weight) for norm, part in norms.items()}
+        return pieces | self.attention.checkpoint(f"{name}.self_attn") | self.mlp.checkpoint(f"{name}.mlp")
+
+    def pack(self) -> None:
+        self.attention.pack()
+        self.mlp.pack()
+
+
+class Head:
+    """The last norm, and a row of logits for whoever is sampled: this rank's words, then everybody's."""
+
+    def __init__(self, config: ModelConfig, build: Build, tied: Tensor | None):
+        self.share, self.group, self.vocab_size = build.portion.vocabulary, build.group, config.vocab_size
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, build)
+        self.lm_head = build.linear(len(self.share), config.hidden_size, bias=False)
+        self.lm_head.weight = pad_words(self.lm_head.weight, self.share, self.vocab_size) if tied is None else tied
+        self.name = EMBEDDING if config.tie_word_embeddings else HEAD
+
+    def __call__(self, change: Tensor, x: Tensor, batch: InputBatch) -> Tensor:
+        """change, x [T, M] -> float32 logits [R, V] on rank 0, elsewhere no rows"""
+        sampled = batch.logits_indices
+        normed, _ = self.norm.of_sum(change[sampled], residual=x[sampled])
+        return self.group.gather(self.lm_head(normed))[:, : self.vocab_size].float().contiguous()
+
+    def checkpoint(self) -> Pieces:
+        head = words(self.lm_head.weight, self.share, self.vocab_size)
+        return {"model.norm.weight": Piece(self.norm.weight), self.name: head}
+
+    def pack(self) -> None:
+        self.lm_head.pack()
 
 
 class Decoder:
-    """Weights are uninitialised until `weights.py` has filled what `checkpoint` names."""
+    """The portion of a model that belongs to a place; alone, all of it.
 
-    def __init__(self, config: ModelConfig, ops: Ops, dtype: torch.dtype, device: torch.device):
-        self.config = config
-        self.embedding = torch.empty(config.vocab_size, config.hidden_size, dtype=dtype, device=device)  # [V, M]
-        self.layers = [Layer(config, window, ops, dtype, device) for window in config.sliding_windows]
-        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, ops, dtype, device)
+    Weights are uninitialised until `weights.py` has filled what `checkpoint` names."""
+
+    def __init__(
+        self, config: ModelConfig, ops: Ops, dtype: torch.dtype, device: torch.device, place: Place | None = None
+    ):
+        place = place or Place.alone()
+        self.config, self.portion = config, place.portion_of(config)
+        build = Build(ops, dtype, device, self.portion, place.tensor)
+        self.layers = [Layer(config, config.sliding_windows[i], build) for i in self.portion.layers]
         self.rotary = Rotary(config, dtype, device)
-        self.lm_head = Linear(config.vocab_size, config.hidden_size, bias=False, dtype=dtype, device=device)
-        if config.tie_word_embeddings:
-            self.lm_head.weight = self.embedding
+        embedding = make_embedding(config, build) if place.is_first else None
+        tied = embedding.weight if embedding and config.tie_word_embeddings else None
+        self.entrance = embedding or Inlet(config.hidden_size, build, place.pipeline)
+        self.exit = Head(config, build, tied) if place.is_last else Outlet(config.vocab_size, place.pipeline)
+        self.num_weight_bytes = sum(piece.memory.nbytes for piece in self.checkpoint().values())
 
     def __call__(self, batch: InputBatch, kv_cache: KVCache) -> Tensor:
-        """Float32 logits [R, V] of the sampled rows."""
-        x = self.embedding[batch.token_ids]  # [T, M]
+        """Float32 logits [R, V] of the sampled rows, where the place answers; elsewhere [0, V]."""
+        x = self.entrance(batch)  # [T, M]
         change, angles = torch.zeros_like(x), self.rotary.cos_sin(batch.positions)
         for layer, cache in zip(self.layers, kv_cache.layers, strict=True):
             change, x = layer(change, x, angles, cache, batch)
-        normed, _ = self.norm.of_sum(change[batch.logits_indices], residual=x[batch.logits_indices])
-        return self.lm_head(normed).float()
+        return self.exit(change, x, batch)
 
-    def checkpoint(self) -> dict[str, Tensor]:
-        """Every name a checkpoint has to have, and the memory it fills; together they are all the weights."""
-        parts = {"model.embed_tokens.weight": self.embedding, "model.norm.weight": self.norm.weight}
-        for i, layer in enumerate(self.layers):
-            parts |= layer.checkpoint(f"model.layers.{i}")
-        return parts if self.config.tie_word_embeddings else parts | {"lm_head.weight": self.lm_head.weight}
+    def checkpoint(self) -> Pieces:
+        """What a checkpoint has to fill here, by the names it has there; together that is all memory."""
+        pieces = self.entrance.checkpoint(EMBEDDING)
+        for i, layer in zip(self.portion.layers, self.layers, strict=True):
+            pieces |= layer.checkpoint(f"model.layers.{i}")
+        return pieces | self.exit.checkpoint()
 
     def pack(self) -> None:
         """Once loaded: put every matrix into the order its product likes best."""
-        for layer in self.layers:
-            for part in (layer.attention.qkv_proj, layer.attention.o_proj, layer.mlp.gate_up_proj, layer.mlp.down_proj):
-                part.pack()
-        self.lm_head.pack()
+        for part in (*self.layers, self.exit):
+            part.pack()
+
+
+def make_embedding(config: ModelConfig, build: Build) -> Embedding | SplitEmbedding:
+    table = Embedding if build.group.size == 1 else SplitEmbedding
+    return table(config.vocab_size, config.hidden_size, build)

@@ -1,7 +1,7 @@
 """y = x W^T + b, for one matrix or for several that read the same x, stacked so that one product serves them all.
 
     q_proj [H D, M] \\
-    k_proj [K D, M]  > weight [(H + 2 K) D, M]      rows() hands out the slices that the checkpoint fills
+    k_proj [K D, M]  > weight [(H + 2 K) D, M]      parallel/layers.py knows whose rows are whose
     v_proj [K D, M] /
 
 A decode step multiplies few rows by large matrices. For that a float32 matrix on a CPU is kept in the order in which
@@ -24,7 +24,6 @@ class Linear:
     """Weights of shape [outputs, inputs], uninitialised until they are loaded, then packed where that pays."""
 
     def __init__(self, outputs: int, inputs: int, *, bias: bool, dtype: torch.dtype, device: torch.device):
-        self.outputs = outputs
         self.product: Product = linear
         self.weight = torch.empty(outputs, inputs, dtype=dtype, device=device)
         self.bias = torch.empty(outputs, dtype=dtype, device=device) if bias else None
@@ -32,12 +31,6 @@ class Linear:
     def __call__(self, x: Tensor) -> Tensor:
         """x [T, inputs] -> [T, outputs]"""
         return self.product(x, self.weight, self.bias)
-
-    def rows(self, name: str, start: int = 0, num_rows: int | None = None) -> dict[str, Tensor]:
-        """The rows that checkpoint tensor `name` fills (all of them by default), by the names it has there."""
-        end = self.outputs if num_rows is None else start + num_rows
-        parts = {f"{name}.weight": self.weight[start:end]}
-        return parts if self.bias is None else parts | {f"{name}.bias": self.bias[start:end]}
 
     def pack(self) -> None:
         """Once the weights are loaded. They cannot be read or filled any more."""

@@ -2,39 +2,52 @@
 
     model.safetensors, or the shards that model.safetensors.index.json lists
 
-    file                                     memory
-    model.layers.0.self_attn.q_proj.weight   qkv_proj rows 0 .. H D
-    model.layers.0.self_attn.k_proj.weight   qkv_proj rows H D .. (H + K) D
+    file                                     memory                            the second of two ranks takes
+    model.layers.0.self_attn.q_proj.weight   qkv_proj rows 0 .. H D            rows H D / 2 .. H D
+    model.layers.0.self_attn.k_proj.weight   qkv_proj rows H D .. (H + K) D    rows K D / 2 .. K D
+    model.layers.0.self_attn.o_proj.weight   o_proj                            columns H D / 2 .. H D
     ...                                      ...
 
-Files are mapped, not read: each tensor is copied once, from the page cache into its place, and converted on the way to
-the dtype asked for. Invariant: when loading ends every parameter was filled exactly once. A missing, unknown, misshapen
-or damaged tensor or shard is refused, by the name it has in the file, before anything is served. (From level 01.)"""
+Files are mapped, not read: what a rank needs of a tensor is copied once, from the page cache into its place, and
+converted on the way to the dtype asked for. Invariant: when loading ends every parameter was filled exactly once. A
+missing, unknown, misshapen or damaged tensor or shard is refused, by the name it has in the file, before anything is
+served; by every rank, whoever needs it. (From level 01.)"""
 
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
 
-from .config import read_json
-from .decoder import Decoder
+from ..ops import choose_ops
+from ..parallel.layers import Pieces
+from .config import ModelConfig, read_json
+from .decoder import EMBEDDING, HEAD, Decoder
 
-EMBEDDING, TIED_HEAD = "model.embed_tokens.weight", "lm_head.weight"
+Shapes = dict[str, torch.Size]
+NO_MEMORY = torch.device("meta")
+FLOATS = ("F64", "F32", "F16", "BF16")
 
 
 def load_weights(model: Decoder, folder: Path) -> None:
     """Fill the model from a Hugging Face folder. Raises ValueError naming the tensor or file at fault."""
-    places, shards = model.checkpoint(), find_shards(folder)
+    shapes, shards = whole_shapes(model.config), find_shards(folder)
     found = {name: shard for shard, names in shards.items() for name in names}
-    tied = model.config.tie_word_embeddings
-    refuse("missing", places.keys() - found.keys(), folder)
-    refuse("unknown", found.keys() - places.keys() - ({TIED_HEAD} if tied else set()), folder)
-    for shard, names in shards.items():
-        load_shard(shard, names, places)
-    if tied and TIED_HEAD in found:
-        check_tied_head(found[TIED_HEAD], model.embedding)
+    tied = {HEAD: shapes[EMBEDDING]} if model.config.tie_word_embeddings else {}
+    refuse("missing", shapes.keys() - found.keys(), folder)
+    refuse("unknown", found.keys() - shapes.keys() - tied.keys(), folder)
+    pieces = model.checkpoint()
+    for shard in shards:
+        load_shard(shard, shapes | tied, pieces)
+    if HEAD in tied.keys() & found.keys():
+        check_tied_head(found[HEAD], pieces)
+
+
+def whole_shapes(config: ModelConfig) -> Shapes:
+    """Every name that a checkpoint has to have, whichever rank needs it."""
+    whole = Decoder(config, choose_ops("torch", torch.float32, NO_MEMORY), torch.float32, NO_MEMORY)
+    return {name: piece.memory.shape for name, piece in whole.checkpoint().items()}
 
 
 def find_shards(folder: Path) -> dict[Path, list[str]]:
@@ -64,23 +77,26 @@ def list_tensors(shard: Path) -> list[str]:
         raise ValueError(f"{shard} is damaged: {error}") from None
 
 
-def load_shard(shard: Path, names: Iterable[str], places: dict[str, Tensor]) -> None:
+def load_shard(shard: Path, shapes: Shapes, pieces: Pieces) -> None:
     with safe_open(shard, framework="pt") as file:
-        for name in names:
-            tensor, place = file.get_tensor(name), places.get(name, places[EMBEDDING])
-            if tensor.shape != place.shape:
-                raise ValueError(f"{name} in {shard} has shape {list(tensor.shape)}, not {list(place.shape)}")
-            if not tensor.is_floating_point():
-                raise ValueError(f"{name} in {shard} is {tensor.dtype}, not a floating-point number")
-            if name in places:
-                place.copy_(tensor)
+        for name in file.keys():  # noqa: SIM118 (it is no dictionary)
+            tensor = file.get_slice(name)
+            if tensor.get_shape() != list(shapes[name]):
+                raise ValueError(f"{name} in {shard} has shape {tensor.get_shape()}, not {list(shapes[name])}")
+            if tensor.get_dtype() not in FLOATS:
+                raise ValueError(f"{name} in {shard} is {tensor.get_dtype()}, not a floating-point number")
+            if name in pieces and pieces[name].memory.numel():
+                pieces[name].memory.copy_(tensor[pieces[name].part])
 
 
-def check_tied_head(shard: Path, embedding: Tensor) -> None:
+def check_tied_head(shard: Path, pieces: Pieces) -> None:
     """A file may repeat a tied head, but not contradict it."""
+    if EMBEDDING not in pieces or not pieces[EMBEDDING].memory.numel():
+        return  # whoever has words will see it
+    embedding, part = pieces[EMBEDDING]
     with safe_open(shard, framework="pt") as file:
-        if not torch.equal(file.get_tensor(TIED_HEAD).to(embedding.dtype), embedding):
-            raise ValueError(f"{TIED_HEAD} in {shard} is not the embedding, to which config.json ties it")
+        if not torch.equal(file.get_slice(HEAD)[part].to(embedding), embedding):
+            raise ValueError(f"{HEAD} in {shard} is not the embedding, to which config.json ties it")
 
 
 def refuse(problem: str, names: Iterable[str], folder: Path) -> None:
@@ -90,11 +106,12 @@ def refuse(problem: str, names: Iterable[str], folder: Path) -> None:
 
 
 def fill_with_noise(model: Decoder) -> None:
-    """Dummy weights, made on the device: the right shapes at the right speed, and always the same."""
-    places = model.checkpoint()
-    generator = torch.Generator(model.embedding.device).manual_seed(0)
-    for name, place in places.items():
+    """Dummy weights, made on the device: the right shapes at the right speed, and the same however they are split."""
+    shapes = whole_shapes(model.config)
+    for name, (memory, part) in model.checkpoint().items():
         if name.endswith("norm.weight"):
-            place.fill_(1.0)
+            memory.fill_(1.0)
         else:
-            place.normal_(std=0.02, generator=generator)
+            generator = torch.Generator(memory.device).manual_seed(zlib.crc32(name.encode()))
+            whole = torch.empty(shapes[name], dtype=memory.dtype, device=memory.device)
+            memory.copy_(whole.normal_(std=0.02, generator=generator)[part])

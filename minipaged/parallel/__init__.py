@@ -1,10 +1,8 @@
 """One engine on many devices, and many engines in step.
 
-    executor.py    hides how many devices a batch takes        worker.py    one device's share of the work
+    executor.py    hides how many devices a batch takes        worker.py      one device's share of the work
+    place.py       where a rank stands, and with whom          groups.py      what ranks say to each other
+    portion.py     what of a model a rank has
+    layers.py      products that are split over ranks          pipeline.py    what a stage hands to the next
 
-(From level 06.)"""
-
-from .executor import Executor, make_executor
-from .worker import Result
-
-__all__ = ["Executor", "Result", "make_executor"]
+(From level 06. No names here: a model is made of the lower rows, an executor of models.)"""

@@ -8,6 +8,8 @@ Invariant: what a worker answers depends on the batches it was given, in their o
 from collections.abc import Sequence as SequenceOf
 from typing import NamedTuple
 
+from torch import Tensor
+
 from ..batch import Batch, Measured
 from ..config import EngineConfig
 from ..logprobs import measure
@@ -30,7 +32,11 @@ class Worker:
         self.model = model
         self.kv_cache = model.new_kv_cache(config.num_blocks, config.block_size)
 
+    def forward(self, batch: Batch) -> Tensor:
+        """Logits [R + Q, V], where this worker's place answers."""
+        return self.model(batch, self.kv_cache)
+
     def run(self, batch: Batch, guesses: list[Guess]) -> Result:
-        logits = self.model(batch, self.kv_cache)
+        logits = self.forward(batch)
         tokens = verify(batch, logits, guesses)
         return Result(tokens, measure(batch, logits, tokens))

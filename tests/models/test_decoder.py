@@ -187,6 +187,6 @@ def test_half_precision_runs_and_stays_near(serve, kind, dtype):
     model, tokens = load_model(EngineConfig(model=str(folder), dtype=dtype)), random_tokens(20)
     logits = logits_in_chunks(model, tokens, [9, 11])
     assert logits.dtype == torch.float32
-    assert model.model.embedding.dtype == model.new_kv_cache(1, 1).data.dtype == getattr(torch, dtype)
+    assert model.model.exit.lm_head.weight.dtype == model.new_kv_cache(1, 1).data.dtype == getattr(torch, dtype)
     expected = reference_logits(folder, tokens)
     assert (logits - expected).std() < 0.05 * expected.std()

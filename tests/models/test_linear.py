@@ -11,8 +11,9 @@ CPU = torch.device("cpu")
 
 def random_linear(outputs, inputs, bias):
     layer = Linear(outputs, inputs, bias=bias, dtype=torch.float32, device=CPU)
-    for part in layer.rows("x").values():
-        part.normal_()
+    layer.weight.normal_()
+    if layer.bias is not None:
+        layer.bias.normal_()
     return layer
 
 
@@ -27,19 +28,6 @@ def test_packing_changes_the_order_of_the_weights_and_nothing_else(num_rows, bia
     layer.pack()
     assert layer.product is packed_linear
     torch.testing.assert_close(layer(x), expected, atol=1e-4, rtol=1e-4)
-
-
-def test_stacked_matrices_are_filled_by_name():
-    layer = random_linear(6, 4, bias=True)
-    parts = layer.rows("q_proj", 0, 4) | layer.rows("k_proj", 4, 2)
-    assert {name: list(part.shape) for name, part in parts.items()} == {
-        "q_proj.weight": [4, 4],
-        "q_proj.bias": [4],
-        "k_proj.weight": [2, 4],
-        "k_proj.bias": [2],
-    }
-    parts["k_proj.weight"].fill_(7)
-    assert (layer.weight[4:] == 7).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
