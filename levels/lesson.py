@@ -73,6 +73,7 @@ class Lesson:
         check(engine, asked, requests)
         below = self.run_below(requests)
         outcome = run_level(self.number, engine, requests)
+        del engine  # and whatever processes it has
         self.write(outcome)
         if "-" in (self.args.json, self.args.trace):
             return verdict(prog, [outcome])

@@ -4,5 +4,6 @@ from .config import EngineConfig
 from .llm import LLM
 from .outputs import RequestOutput
 from .sampling_params import SamplingParams
+from .serving.async_llm import AsyncLLM
 
-__all__ = ["LLM", "EngineConfig", "RequestOutput", "SamplingParams"]
+__all__ = ["LLM", "AsyncLLM", "EngineConfig", "RequestOutput", "SamplingParams"]

@@ -148,6 +148,22 @@ class EngineBase(ABC):
         """Whoever holds memory."""
         return self.scheduler.running
 
+    @property
+    def waiting(self) -> list[Sequence]:
+        """Whoever has no place yet, in order; those whose grammar is not compiled come last."""
+        return [*self.scheduler.waiting, *self.scheduler.preparing]
+
+    @property
+    def cached_blocks(self) -> list[int]:
+        """Free blocks that are remembered."""
+        return self.blocks.cached_blocks
+
+    @property
+    def occupancy(self) -> Occupancy:
+        """How things stand between two steps."""
+        blocks = self.blocks
+        return Occupancy(len(self.waiting), len(self.scheduler.running), blocks.num_free_blocks, blocks.num_blocks)
+
     def retire(self, chunks: SequenceOf[Chunk], new_tokens: list[list[int]]) -> list[RequestOutput]:
         """Close the step: report what is new, release the finished, write it all down."""
         running, waiting, preparing = self.scheduler.running, self.scheduler.waiting, self.scheduler.preparing
@@ -160,10 +176,7 @@ class EngineBase(ABC):
         if not chunks and not done and (waiting or running):
             raise RuntimeError(f"no progress: {len(waiting)} waiting, {len(running)} running")
         if chunks or done:
-            end = Occupancy(
-                len(waiting) + len(preparing), len(running), self.blocks.num_free_blocks, self.blocks.num_blocks
-            )
-            self.trace.finish(done, end)
+            self.trace.finish(done, self.occupancy)
         return outputs
 
     def reset_prefix_cache(self) -> bool:

@@ -101,6 +101,11 @@ class BlockManager:
     def num_free_blocks(self) -> int:
         return len(self.pool.free_block_queue)
 
+    @property
+    def cached_blocks(self) -> list[int]:
+        """Free blocks that are remembered: none are."""
+        return []
+
     def num_blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
 

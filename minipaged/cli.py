@@ -20,11 +20,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, NoReturn
 
-from .config import CHOICES, LATER_FIELDS, EngineConfig
+from .config import CHOICES, EngineConfig
 from .sampling_params import SamplingParams
 
 DONE, FAILED, REFUSED = 0, 1, 2
-LATER_FLAGS = {**LATER_FIELDS, **dict.fromkeys(("host", "port", "api_key", "served_model_name"), 8)}
+LATER_FLAGS = dict.fromkeys(("host", "port", "api_key", "served_model_name"), 8)
 
 
 class Parser(argparse.ArgumentParser):

@@ -23,10 +23,7 @@ CHOICES = {
     "speculative_method": ("ngram", "draft_model"),
     "speculative_length": ("fixed", "adaptive"),
     "distributed_executor_backend": ("auto", "uniproc", "mp", "torchrun", "ray"),
-}
-LATER_FIELDS = {  # what the levels still to be built will bring, so that today's refuse it by name
-    "data_parallel_size": 7,
-    "enable_expert_parallel": 7,
+    "data_parallel_router": ("load", "prefix"),
 }
 
 
@@ -70,11 +67,16 @@ class EngineConfig:
     distributed_executor_backend: str = option(
         "auto", 6, "who runs the ranks; auto: this process if there is one, else mp"
     )
+    data_parallel_size: int = option(1, 7, "replicas: engines of their own, each in a process of its own")
+    data_parallel_router: str = option(
+        "load", 7, "load: whoever has least to do; prefix: whoever has read most of it before"
+    )
+    enable_expert_parallel: bool = option(False, 7, "spread the experts of a model that has some over all ranks")
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
             check_choice(name, getattr(self, name), choices)
-        sizes = ("tensor_parallel_size", "pipeline_parallel_size")
+        sizes = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
         for name in ("max_num_seqs", "block_size", "max_num_batched_tokens", *sizes):
             check_integer(name, getattr(self, name), 1)
         check_integer("max_model_len", self.max_model_len, 2, optional=True)  # one token in, one token out
@@ -82,7 +84,8 @@ class EngineConfig:
         check_number("gpu_memory_utilization", self.gpu_memory_utilization, 0, 1, above_low=True)
         check_integer("seed", self.seed, -(2**63), 2**63 - 1)
         check_integer("long_prefill_token_threshold", self.long_prefill_token_threshold, 0)
-        check_boolean("enable_prefix_caching", self.enable_prefix_caching)
+        for name in ("enable_prefix_caching", "enable_expert_parallel"):
+            check_boolean(name, getattr(self, name))
         self.check_speculation()
         self.check_stages()
 

@@ -92,6 +92,17 @@ class FrontDesk:
     ) -> list[Sequence]:
         """Check a request and bring its choices to life. Raises as `check` does, and ValueError for an id in use."""
         self.check(prompt_token_ids, params)
+        return self.register(prompt_token_ids, params, request_id, priority, cache_salt)
+
+    def register(
+        self,
+        prompt_token_ids: list[int],
+        params: SamplingParams,
+        request_id: str | None = None,
+        priority: int = 0,
+        cache_salt: str | None = None,
+    ) -> list[Sequence]:
+        """The second half of `open`, for who has been checked."""
         self.check_place(request_id, priority, cache_salt)
         arrival = next(self.arrivals)  # a refused call takes no number, so nobody's seed depends on it
         first = self.begin(

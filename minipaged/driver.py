@@ -28,7 +28,8 @@ LONGEST_NAP_S = 60.0  # an arrival may lie further off than time.sleep can count
 class Clocked(Protocol):
     """A model that knows how long it has been inside its forward, in seconds."""
 
-    forward_s: float
+    @property
+    def forward_s(self) -> float: ...
 
 
 class AnyEngine(Protocol):

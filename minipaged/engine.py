@@ -11,7 +11,7 @@ from collections import deque
 from concurrent.futures import Future
 
 from .base import EngineBase
-from .batch import Chunk, Plan, advance, pack
+from .batch import DUMMY, Chunk, Plan, advance, pack
 from .config import EngineConfig
 from .desk import FrontDesk
 from .outputs import RequestOutput
@@ -21,6 +21,7 @@ from .prefix import make_block_manager
 from .runner import ModelRunner
 from .scheduler import Scheduler
 from .speculative import make_drafter, speculate
+from .speculative.drafter import Guess
 
 
 class Engine(EngineBase):
@@ -32,6 +33,7 @@ class Engine(EngineBase):
         super().__init__(FrontDesk(config, self.executor.vocabulary), Scheduler(config, make_block_manager(config)))
         self.drafter = make_drafter(config, self.executor.target)
         self.in_flight: deque[tuple[list[Chunk], Future[Result]]] = deque()
+        self.num_batches = 0  # handed to the executor
 
     @property
     def model(self) -> Executor:
@@ -49,6 +51,7 @@ class Engine(EngineBase):
     def launch(self, plan: Plan) -> None:
         guesses = speculate(plan, self.drafter, self.blocks)
         batch = pack(plan.chunks, self.config.block_size)
+        self.num_batches += 1
         self.in_flight.append((plan.chunks, self.executor.execute(batch, guesses)))
 
     def land(self) -> list[RequestOutput]:
@@ -57,3 +60,11 @@ class Engine(EngineBase):
         advance(chunks, tokens, measured)
         self.drafter.length.learn(chunks, tokens)
         return self.retire(chunks, tokens)
+
+    def run_dummy(self) -> None:
+        """One token of nobody's, for the sake of replicas that share their experts with this one (level 07)."""
+        self.num_batches += 1
+        self.executor.execute(DUMMY, [Guess()]).result()
+
+    def shutdown(self) -> None:
+        self.executor.shutdown()

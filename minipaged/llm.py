@@ -12,7 +12,7 @@ from dataclasses import fields
 from typing import Any
 
 from .checks import check_integer
-from .config import DEFAULT_MODEL, LATER_FIELDS, EngineConfig
+from .config import DEFAULT_MODEL, EngineConfig
 from .driver import AnyEngine, OnStep, Request, Run
 from .outputs import RequestOutput
 from .prompts import read_source
@@ -27,7 +27,7 @@ class LLM:
     def __init__(
         self, model: str = DEFAULT_MODEL, *, engine: Callable[[EngineConfig], Any] | None = None, **options: Any
     ):
-        self.engine: AnyEngine = (engine or finished_engine())(make_config(model=str(model), **options))
+        self.engine: AnyEngine = (engine or finished_engine)(make_config(model=str(model), **options))
         self.tokenizer: Any = self.engine.desk.vocabulary.tokenizer
 
     def generate(
@@ -44,7 +44,8 @@ class LLM:
         Raises ValueError or TypeError before anything runs; KeyboardInterrupt after Ctrl-C, with nothing left running.
         """
         params = SamplingParams() if sampling_params is None else sampling_params
-        return self.run([self.encode(prompt) for prompt in as_list(prompts)], params, priority, on_step)
+        token_ids = [encode_prompt(prompt, self.tokenizer) for prompt in as_list(prompts)]
+        return self.run(token_ids, params, priority, on_step)
 
     def chat(
         self,
@@ -60,14 +61,6 @@ class LLM:
         several = isinstance(messages, list) and bool(messages) and isinstance(messages[0], list)
         chats: list[Any] = messages if several else [messages]
         return self.run([read_source("messages", chat, self.tokenizer) for chat in chats], params, None, on_step)
-
-    def encode(self, prompt: Prompt) -> list[int]:
-        if isinstance(prompt, dict):
-            if len(prompt) != 1 or not set(prompt) <= {"prompt", "prompt_token_ids"}:
-                raise ValueError(f"a prompt has one key, prompt or prompt_token_ids, not {sorted(prompt)}")
-            [(source, value)] = prompt.items()
-            return read_source(source, value, self.tokenizer)
-        return read_source("prompt", prompt, self.tokenizer) if isinstance(prompt, str) else prompt
 
     def run(
         self,
@@ -90,10 +83,24 @@ class LLM:
         return [record.output for record in run.records if record.output]
 
 
-def finished_engine() -> Callable[[EngineConfig], Any]:
+def finished_engine(config: EngineConfig) -> Any:
+    """One engine in this process, or several behind a router."""
+    if config.data_parallel_size > 1:
+        from .parallel.data_parallel import DataParallelEngine
+
+        return DataParallelEngine(config)
     from .engine import Engine  # late: it brings torch, and whoever only configures needs none
 
-    return Engine
+    return Engine(config)
+
+
+def encode_prompt(prompt: Prompt, tokenizer: Any) -> list[int]:
+    if isinstance(prompt, dict):
+        if len(prompt) != 1 or not set(prompt) <= {"prompt", "prompt_token_ids"}:
+            raise ValueError(f"a prompt has one key, prompt or prompt_token_ids, not {sorted(prompt)}")
+        [(source, value)] = prompt.items()
+        return read_source(source, value, tokenizer)
+    return read_source("prompt", prompt, tokenizer) if isinstance(prompt, str) else prompt
 
 
 def as_list(prompts: Prompt | list[Prompt]) -> list[Any]:
@@ -106,10 +113,7 @@ def as_list(prompts: Prompt | list[Prompt]) -> list[Any]:
 
 
 def make_config(**options: Any) -> EngineConfig:
-    """EngineConfig, with a sentence for what is no field, or no field yet. Raises ValueError with its name."""
-    for name in options:
-        if name in LATER_FIELDS:
-            raise ValueError(f"{name} comes with level {LATER_FIELDS[name]:02}")
+    """EngineConfig, with a sentence for what is no field. Raises ValueError with its name."""
     if unknown := set(options) - {f.name for f in fields(EngineConfig)}:
         raise ValueError(f"EngineConfig has no field {min(unknown)!r}")
     return EngineConfig(**options)

@@ -41,6 +41,10 @@ class PrefixBlockManager(BlockManager):
         self.block_of: dict[bytes, int] = {}
         self.name_of: list[bytes | None] = [None] * num_blocks
 
+    @property
+    def cached_blocks(self) -> list[int]:
+        return [block for block in self.block_of.values() if self.pool.ref_counts[block] == 0]
+
     def adopt(self, seq: Sequence) -> bool:
         """Borrow the blocks that hold seq's beginning, and reserve the rest of its tokens. All or nothing."""
         known = self.find(seq)

@@ -98,6 +98,15 @@ def guesses(run: Outcome) -> str:
     return "-" if tokens is None else f"{tokens:,} ({rate:.0%} right)"
 
 
+def run_by_replica(run: Outcome) -> str:
+    """Tokens run through each replica's model."""
+    sums: dict[int, int] = {}
+    for step in run.trace["steps"]:
+        if (replica := step["replica"]) is not None:
+            sums[replica] = sums.get(replica, 0) + sum(step["num_scheduled_tokens"].values())
+    return " + ".join(f"{sums[replica]:,}" for replica in sorted(sums)) or "-"
+
+
 def preemptions(run: Outcome) -> str:
     return str(run.document["metrics"]["preemptions"])
 
@@ -122,6 +131,7 @@ ROWS: dict[str, Callable[[Outcome], str]] = {
     "KV slots used (mean)": used,
     "KV waste (reserved, never used)": waste,
     "tokens run through the model": tokens_run,
+    "of them by each replica": run_by_replica,
     "prompt tokens found": found,
     "tokens guessed": guesses,
     "tokens per forward": tokens_per_forward,

@@ -175,7 +175,7 @@ def storm(level, seed):
         if str(i) not in aborted:
             assert heard(last[str(i)]) == answers_alone(model, prompt, params, config.max_model_len)
     assert not engine.desk.live
-    assert engine.blocks.num_free_blocks == config.num_blocks
+    assert engine.occupancy.num_free_blocks == config.num_blocks
     steps = engine.trace.steps
     return sum(sum(step.cached_tokens.values()) > 0 for step in steps), sum(len(step.preempted) for step in steps)
 

@@ -23,7 +23,7 @@ from minipaged.cli import (
     uninterrupted,
     write_json,
 )
-from minipaged.config import LATER_FIELDS, EngineConfig
+from minipaged.config import EngineConfig
 from minipaged.sampling_params import SamplingParams
 
 COMMON = (
@@ -66,7 +66,7 @@ def test_a_later_flag_is_refused_by_its_level(
 
 
 def test_every_later_field_and_flag_is_known_by_its_level(capsys: pytest.CaptureFixture[str]) -> None:
-    later = {**LATER_FIELDS, "host": 8, "port": 8, "api_key": 8, "served_model_name": 8}
+    later = {"data_parallel_size": 7, "host": 8, "port": 8, "api_key": 8, "served_model_name": 8}
     for name, number in later.items():
         assert f"comes with level {number:02}" in refused(capsys, 3, "--" + name.replace("_", "-"))
     assert "--no-enable-prefix-caching comes with level 04" in refused(capsys, 3, "--no-enable-prefix-caching")

@@ -77,7 +77,7 @@ def add(engine, name, request):
 def describe(step, outputs):
     reasons = {output.request_id: output.outputs[0].finish_reason for output in outputs if output.finished}
     return [
-        str(step.step),
+        str(step.step) if step.replica is None else f"{step.step} on {step.replica}",
         " ".join(f"{name}:{n}{guessed(step, name)}" for name, n in step.num_scheduled_tokens.items()) or "-",
         " ".join(admission(step, name) for name in dict.fromkeys(step.admitted)) or "-",
         " ".join(step.preempted) or "-",
@@ -109,7 +109,7 @@ def test_the_steps_are_those_on_the_page(path):
 
 
 def test_every_level_has_its_pages_and_every_page_says_what_it_shows():
-    assert {path.stem[:2] for path in FILES} == {"01", "02", "03", "04", "05"}
+    assert {path.stem[:2] for path in FILES} == {"01", "02", "03", "04", "05", "07"}
     for path in FILES:
         scene = read(path)
         assert scene.shows.endswith((".", ".)")), path.name

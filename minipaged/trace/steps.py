@@ -23,7 +23,7 @@ from ..sequence import Sequence
 
 @dataclass
 class StepRecord:
-    """One step; the first thirteen fields are the document's (`--trace`)."""
+    """One step; the first fourteen fields are the document's (`--trace`)."""
 
     step: int
     t_s: float = 0.0
@@ -38,6 +38,7 @@ class StepRecord:
     num_running: int = 0
     num_free_blocks: int = 0
     num_blocks: int = 0
+    replica: int | None = None  # whose step it was, where there are several (level 07)
     reserved_slots: int = 0
     used_slots: int = 0
     accepted_runs: list[int] = field(default_factory=list)  # how many guesses were right, for each that was checked
@@ -61,6 +62,7 @@ class StepTrace:
     def __init__(self, block_size: int):
         self.block_size = block_size
         self.steps: list[StepRecord] = []
+        self.num_taken = 0
         self.now = StepRecord(0)
         self.started_at: float | None = None
 
@@ -68,7 +70,8 @@ class StepTrace:
         """A step starts here; the first one starts the clock."""
         moment = time.perf_counter()
         self.started_at = moment if self.started_at is None else self.started_at
-        self.now = StepRecord(len(self.steps), moment - self.started_at)  # an interrupted step leaves nothing behind
+        # an interrupted step leaves nothing behind
+        self.now = StepRecord(self.num_taken + len(self.steps), moment - self.started_at)
 
     def admitted(self, seq: Sequence) -> None:
         self.now.admitted.append(seq.request_id)
@@ -102,6 +105,12 @@ class StepTrace:
         for name, value in occupancy._asdict().items():
             setattr(self.now, name, value)
         self.steps.append(self.now)
+
+    def take(self) -> list[StepRecord]:
+        """Hand the records over and keep none: an engine may serve for days."""
+        steps, self.steps = self.steps, []
+        self.num_taken += len(steps)
+        return steps
 
     def document(self) -> dict[str, Any]:
         """The trace as `--trace` writes it."""

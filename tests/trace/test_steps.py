@@ -27,6 +27,7 @@ KEYS = {
     "num_running",
     "num_free_blocks",
     "num_blocks",
+    "replica",
 }
 
 

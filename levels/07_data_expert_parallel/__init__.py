@@ -1,0 +1,1 @@
+"""What if one engine is not enough?"""

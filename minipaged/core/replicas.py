@@ -1,0 +1,222 @@
+"""All replicas as one: a front desk for everybody, a router behind it, and outputs put together again from what is new.
+
+    add   -> desk: check, id, seed -> router: which replica -> Add over the wire
+    poll  <- reports: tokens are appended to our own copy of each choice, by the engine's own code
+             (Sequence.append, StopStrings, report), so text, stops and logprobs come out as in the engine itself
+
+Any thread may add, abort and ask; one polls. Invariant: whoever was let in is told of an end, whatever happens to its
+replica: with an error if that died, while the others go on. (From level 07.)"""
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from dataclasses import replace
+from itertools import count
+from threading import RLock
+from typing import Literal
+
+from ..desk import FrontDesk
+from ..sampling_params import SamplingParams
+from ..sequence import Sequence
+from ..trace import Occupancy
+from ..vocabulary import Vocabulary
+from .conductor import make_conductor
+from .counters import Counters
+from .entry import Entry, Told
+from .ledger import Ledger
+from .messages import Abort, Add, Answer, Ask, Died, Event, News, Report, pack_params
+from .router import Replica, make_router
+from .wire import Lost, Wire
+
+
+class EngineDeadError(RuntimeError):
+    """No replica is left; the reason is the first one's to die."""
+
+
+class Replicas:
+    """begin: what else is to be done with each new choice, before anything is heard of it."""
+
+    def __init__(self, wire: Wire, vocabulary: Vocabulary, begin: Callable[[Sequence], None] = lambda seq: None):
+        self.wire, self.config, self.begin = wire, wire.config, begin
+        self.desk, self.router = FrontDesk(wire.config, vocabulary), make_router(wire.config)
+        empty = Occupancy(0, 0, wire.config.num_blocks, wire.config.num_blocks)
+        self.all = [Replica(index, empty) for index in range(wire.num_replicas)]
+        self.ledger, self.counters = Ledger(self.all), Counters()
+        self.conductor = make_conductor(wire.config)
+        self.entries: dict[int, Entry] = {}  # by ticket
+        self.tickets: dict[str, int] = {}  # by request id
+        self.questions: dict[int, tuple[Replica, Future[Answer]]] = {}
+        self.numbers, self.lock = count(), RLock()
+        self.ledger.observers.append(self.counters.count_step)
+
+    @property
+    def living(self) -> list[Replica]:
+        return [replica for replica in self.all if replica.error is None]
+
+    @property
+    def error(self) -> str | None:
+        """Why nobody is left; None as long as anybody is."""
+        return None if self.living else self.all[0].error
+
+    @property
+    def occupancy(self) -> Occupancy:
+        """As the living last said."""
+        each = [Occupancy(0, 0, 0, 0), *(replica.occupancy for replica in self.living)]
+        return Occupancy(*map(sum, zip(*each, strict=True)))
+
+    def add(
+        self,
+        prompt_token_ids: list[int],
+        params: SamplingParams,
+        request_id: str | None = None,
+        priority: int = 0,
+        cache_salt: str | None = None,
+    ) -> str:
+        """Let a request in and send it on its way; returns its id. Raises as the desk does, and EngineDeadError."""
+        self.desk.check(prompt_token_ids, params)
+        return self.enter(prompt_token_ids, params, request_id, priority, cache_salt).request_id
+
+    def enter(
+        self,
+        prompt_token_ids: list[int],
+        params: SamplingParams,
+        request_id: str | None = None,
+        priority: int = 0,
+        cache_salt: str | None = None,
+    ) -> Entry:
+        """The second half of `add`, for who has been checked; the first may take its time, if there is a grammar."""
+        with self.lock:
+            if (reason := self.error) is not None:
+                raise EngineDeadError(reason)
+            bare = replace(params, structured_outputs=None)  # whoever only reads along follows no grammar
+            choices = self.desk.register(prompt_token_ids, bare, request_id, priority, cache_salt)
+            try:
+                entry = self.dispatch(choices, params)
+            except OverflowError:
+                raise ValueError("a number in this request needs more than 64 bits") from None
+            finally:
+                if choices[0].request_id not in self.tickets:
+                    self.desk.close(choices[0].request_id)
+            self.conductor.conduct(self)
+        return entry
+
+    def dispatch(self, choices: list[Sequence], params: SamplingParams) -> Entry:
+        first, ticket = choices[0], next(self.numbers)
+        packed = pack_params(replace(params, seed=first.seed))
+        for seq in choices:
+            self.begin(seq)
+        replica = self.router.choose(self.living, first.tokens, first.cache_salt)
+        add = Add(ticket, first.request_id, list(first.tokens), packed, first.priority, first.cache_salt)
+        self.wire.send(replica.index, add)
+        replica.unseen[ticket] = len(choices)
+        replica.num_sent += 1
+        entry = self.entries[ticket] = Entry(ticket, replica, choices)
+        self.tickets[first.request_id] = ticket
+        return entry
+
+    def abort(self, request_id: str) -> list[Told]:
+        """In any state, any number of times, unknown ids too: never an error. The id is free at once."""
+        with self.lock:
+            return self.withdraw(self.tickets.get(request_id, -1))
+
+    def withdraw(self, ticket: int) -> list[Told]:
+        """Whoever's ticket this is, if anybody's still, ends with "abort"."""
+        with self.lock:
+            if (entry := self.entries.get(ticket)) is None:
+                return []
+            self.wire.send(entry.replica.index, Abort(ticket))
+            entry.end("abort")
+            return self.report(entry)
+
+    def forget(self, entry: Entry) -> None:
+        del self.entries[entry.ticket], self.tickets[entry.request_id]
+        entry.replica.unseen.pop(entry.ticket, None)
+
+    def poll(self, timeout_s: float | None = None) -> list[Told]:
+        """Wait for news, of anybody; outputs of whoever gained tokens or ended."""
+        events = self.wire.receive(timeout_s)
+        with self.lock:
+            outputs = [output for index, event in events for output in self.hear(self.all[index], event)]
+            self.conductor.conduct(self)
+        return outputs
+
+    def hear(self, replica: Replica, event: Event | Lost) -> list[Told]:
+        match event:
+            case Report():
+                return self.read(replica, event)
+            case Answer():
+                self.questions.pop(event.number)[1].set_result(event)
+            case Died():
+                return self.mourn(replica, event.error)
+            case Lost():
+                return self.give_up(replica, event.error)
+        return []
+
+    def read(self, replica: Replica, report: Report) -> list[Told]:
+        replica.occupancy, replica.forward_s = report.occupancy, report.forward_s
+        replica.num_turns = report.num_turns
+        replica.unseen = {ticket: n for ticket, n in replica.unseen.items() if ticket > report.last_ticket}
+        for record in report.steps:
+            self.ledger.write(replica, record)
+        known = [(entry, news) for news in report.news if (entry := self.entries.get(news.ticket))]
+        return [output for entry, news in known for output in self.tell(entry, news)]
+
+    def tell(self, entry: Entry, news: News) -> list[Told]:
+        for gain in news.gains:
+            self.counters.count_gain(entry.choices[gain.index], gain)
+        entry.take(news)
+        return self.report(entry)
+
+    def report(self, entry: Entry) -> list[Told]:
+        """The request's own output, from everything that was heard of it so far; whoever has ended is forgotten."""
+        outputs = self.desk.report(entry.choices)
+        if entry.request_id not in self.desk.live:
+            for seq in entry.choices:
+                self.router.learn(entry.replica, seq.tokens, seq.cache_salt)
+            self.forget(entry)
+        return [Told(entry.ticket, output) for output in outputs]
+
+    def fail(self, entry: Entry, error: str) -> list[Told]:
+        entry.fail(error)
+        return self.report(entry)
+
+    def give_up(self, replica: Replica, error: str) -> list[Told]:
+        """Some of its news are lost, so nobody whom they may have been about can be told the truth."""
+        lost = [entry for entry in self.entries.values() if entry.replica is replica]
+        for entry in lost:
+            self.wire.send(replica.index, Abort(entry.ticket))
+        return [output for entry in lost for output in self.fail(entry, error)]
+
+    def mourn(self, replica: Replica, error: str) -> list[Told]:
+        """Its requests end with the reason. What is heard of it later (that its process ended) is no news."""
+        if replica.error is not None:
+            return []
+        dead = self.conductor.bury_with(replica, self)
+        for one in dead:
+            who = "the engine" if len(self.all) == 1 else f"replica {replica.index}"
+            one.error, one.unseen = f"{who} died: {error}", {}
+        self.break_questions(dead)
+        left = [entry for entry in self.entries.values() if entry.replica in dead]
+        return [output for entry in left for output in self.fail(entry, entry.replica.error or "")]
+
+    def break_questions(self, dead: Iterable[Replica]) -> None:
+        for number, (replica, future) in list(self.questions.items()):
+            if replica in dead:
+                del self.questions[number]
+                future.set_exception(EngineDeadError(replica.error))
+
+    def ask(self, what: Literal["check", "reset", "look"]) -> list[Future[Answer]]:
+        """Of every living replica; answered between its steps, while somebody polls."""
+        with self.lock:
+            futures = []
+            for replica in self.living:
+                number, future = next(self.numbers), Future[Answer]()
+                self.questions[number] = (replica, future)
+                self.wire.send(replica.index, Ask(number, what))
+                futures.append(future)
+        return futures
+
+    def close(self) -> list[Told]:
+        """Leave no process behind; whoever still waits is told."""
+        self.wire.close()
+        with self.lock:
+            return [told for replica in self.living for told in self.mourn(replica, "it was shut down")]
