@@ -102,7 +102,7 @@ def run_by_replica(run: Outcome) -> str:
     """Tokens run through each replica's model."""
     sums: dict[int, int] = {}
     for step in run.trace["steps"]:
-        if (replica := step["replica"]) is not None:
+        if (replica := step.get("replica")) is not None:
             sums[replica] = sums.get(replica, 0) + sum(step["num_scheduled_tokens"].values())
     return " + ".join(f"{sums[replica]:,}" for replica in sorted(sums)) or "-"
 

@@ -75,7 +75,7 @@ def test_the_full_block_of_a_prompt_is_shared_and_the_partly_filled_one_is_not()
         sharing.step()
         sharing.check_integrity()
         assert min(counts) >= 0
-    assert sharing.blocks.num_free_blocks == 8
+    assert sharing.occupancy.num_free_blocks == 8
 
 
 @pytest.mark.parametrize(("num_tokens", "num_shared"), [(3, 0), (4, 0), (5, 1), (8, 1), (9, 2), (13, 3)])
@@ -86,7 +86,7 @@ def test_all_full_blocks_but_the_one_that_the_last_token_is_in_are_found_in_the_
     assert sharing.trace.steps[0].cached_tokens == {"0": 2 * 4 * num_shared}, "of the second and the third"
     assert output.num_cached_tokens == 0, "the first found nothing"
     num_blocks = -(-num_tokens // 4)
-    assert 64 - sharing.blocks.num_free_blocks == num_blocks + 2 * (num_blocks - num_shared)
+    assert 64 - sharing.occupancy.num_free_blocks == num_blocks + 2 * (num_blocks - num_shared)
 
 
 @pytest.mark.parametrize(("level", "fields"), [(2, {}), (3, {}), (4, {"enable_prefix_caching": False})])
@@ -105,7 +105,7 @@ def test_choices_that_give_way_to_each_other_say_what_they_say_with_ample_memory
     assert [said(output) for output in answers] == [said(output) for output in serve(ample, *requests)]
     num_preemptions = sum(len(step.preempted) for step in tight.trace.steps)
     assert sum(output.num_preemptions for output in answers) == num_preemptions > 0
-    assert tight.blocks.num_free_blocks == 7
+    assert tight.occupancy.num_free_blocks == 7
 
 
 @pytest.mark.parametrize("level", PAGED)
@@ -134,7 +134,7 @@ def test_an_abort_ends_all_choices_and_leaves_nothing_behind(level, num_steps):
     assert paged.step() == []
     assert not paged.has_unfinished_requests()
     if level > 1:
-        assert paged.blocks.num_free_blocks == 64
+        assert paged.occupancy.num_free_blocks == 64
     (output,) = serve(paged, ([2, 3, 4, 5, 6], LIVELY))
     assert said(output) == said(serve(engine(level), ([2, 3, 4, 5, 6], LIVELY))[0])
 

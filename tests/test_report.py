@@ -56,11 +56,17 @@ def test_a_row_is_a_number_of_the_documents() -> None:
         "KV slots used (mean)": "1,024",
         "KV waste (reserved, never used)": "75.0%",
         "tokens run through the model": "7",
+        "of them by each replica": "-",
         "prompt tokens found": "-",
         "tokens guessed": "1,000 (62% right)",
         "tokens per forward": "2.50",
         "preemptions": "2",
     }
+
+
+def test_what_each_replica_ran_is_added_up() -> None:
+    steps = [{"num_scheduled_tokens": {"0": n}, "replica": replica} for replica, n in [(1, 5), (0, 2000), (1, 1)]]
+    assert ROWS["of them by each replica"](Outcome({}, {"steps": steps})) == "2,000 + 6"
 
 
 def test_what_never_happened_is_a_dash() -> None:
@@ -74,6 +80,7 @@ def test_what_never_happened_is_a_dash() -> None:
         "KV slots reserved (mean)",
         "KV slots used (mean)",
         "KV waste (reserved, never used)",
+        "of them by each replica",
         "prompt tokens found",
     ]
     assert measured["most requests in one step"] == "0"
