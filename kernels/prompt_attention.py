@@ -39,7 +39,11 @@ def attention_cpu(
         start, end = spans[s]
         blocks = tables[s, : -(-lens[s] // keys.shape[2])]
         k, v = (pool[blocks].transpose(0, 1).flatten(1, 2)[:, : lens[s]] for pool in (keys, values))  # [K, n, D]
-        out[start:end] = attend_gathered(q[start:end].transpose(0, 1), k, v, window).transpose(0, 1)
+        if bool(k.sum().isfinite()):
+            out[start:end] = attend_gathered(q[start:end].transpose(0, 1), k, v, window).transpose(0, 1)
+        else:  # torch hides a key by adding -inf to its score, which leaves a NaN a NaN
+            one = tables[s : s + 1], torch.tensor([0, end - start], dtype=torch.int32), seq_lens[s : s + 1]
+            out[start:end] = paged_attention_cpu(q[start:end], keys, values, *one, window)
     return out
 
 

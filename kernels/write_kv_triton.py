@@ -32,7 +32,9 @@ def write_kv_kernel(
         o_h, o_d = tl.arange(0, BK).to(tl.int64)[:, None], tl.arange(0, BD)[None, :]  # [BK, 1], [1, BD]
         mask = (o_h < num_heads) & (o_d < head_dim)
         b_k = tl.load(p_k + token * k_t + o_h * k_h + o_d, mask=mask)  # [BK, BD]
-        b_v = tl.load(p_v + token * v_t + o_h * v_h + o_d, mask=mask)
+        b_v = tl.load(p_v + token * v_t + o_h * v_h + o_d, mask=mask, other=0.0)
+        m_mute = tl.max(tl.where(tl.abs(b_v.to(tl.float32)) < float("inf"), 0, 1), axis=1)[:, None] > 0  # [BK, 1]
+        b_k, b_v = tl.where(m_mute, float("nan"), b_k), tl.where(m_mute, 0.0, b_v)
         tl.store(p_keys + block * keys_b + o_h * keys_h + offset * keys_p + o_d, b_k, mask=mask)
         tl.store(p_values + block * values_b + o_h * values_h + offset * values_p + o_d, b_v, mask=mask)
 

@@ -124,6 +124,19 @@ def test_a_query_of_nans_spoils_its_own_row_only(attend):
     torch.testing.assert_close(out, clean)
 
 
+@pytest.mark.parametrize("attend", IMPLEMENTATIONS)
+@pytest.mark.parametrize("window", [ALL_KEYS, 4])
+def test_a_key_of_nans_spoils_the_rows_that_see_it_and_no_other(attend, window):
+    world = World(MIXED, block_size=1)
+    clean = world.attend(attend, window)
+    world.keys[world.tables[2, 25].long()] = math.nan  # of seven queries from position 23 on, the third
+    out = world.attend(attend, window)
+    seeing = range(12, 17) if window == ALL_KEYS else range(12, 16)
+    assert out[list(seeing)].isnan().all()
+    out[list(seeing)] = clean[list(seeing)]
+    torch.testing.assert_close(out, clean)
+
+
 @pytest.mark.parametrize(("num_heads", "num_kv_heads"), [(1, 1), (9, 3), (4, 4), (8, 1), (14, 2)])
 @pytest.mark.parametrize("head_dim", [2, 24, 64, 80, 96, 128])
 @pytest.mark.parametrize("kernel", [paged_attention_cpu, gathered])

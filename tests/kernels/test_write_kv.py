@@ -24,6 +24,21 @@ def test_each_token_fills_its_slot_and_only_that(write, block_size):
 
 
 @pytest.mark.parametrize("write", IMPLEMENTATIONS)
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_a_value_that_is_no_number_is_zero_under_a_key_of_nan(write, number):
+    keys, values = torch.full((2, 2, 2, 4, 6), 7.0)
+    k, v = torch.randn(2, 3, 2, 6)
+    v[1, 0, 5] = number
+    write(k, v, keys, values, torch.tensor([6, 1, -1]))
+    assert keys[0, 0, 1].isnan().all()
+    assert not values[0, 0, 1].any()
+    k[1, 0], v[1, 0] = 7.0, 0.0
+    assert torch.equal(keys[0, 1:, 1], k[1, 1:])
+    assert torch.equal(values[0, :, 1], v[1])
+    assert torch.equal(values[1, :, 2], v[0])
+
+
+@pytest.mark.parametrize("write", IMPLEMENTATIONS)
 def test_slices_of_one_fused_product_are_read_where_they_lie(write):
     qkv = torch.randn(5, 4, 6)
     k, v = qkv[:, 2:3], qkv[:, 3:4]

@@ -25,6 +25,8 @@ def writes(draw):
     slots = draw(st.permutations(range(num_blocks * block_size)))[: draw(st.integers(0, 9))]
     slots = [draw(st.sampled_from([slot, slot, slot, -1])) for slot in slots]
     qkv = randn(len(slots), 3 * num_heads, head_dim + 8, dtype=dtype)[..., :head_dim]
+    if slots and draw(st.booleans()):
+        qkv[draw(st.integers(0, len(slots) - 1)), -1, head_dim - 1] = draw(st.sampled_from([torch.nan, -torch.inf]))
     pool = torch.full((num_blocks, 2, num_heads, block_size, head_dim), float("nan"), dtype=dtype, device=DEVICE)
     return qkv[:, num_heads : 2 * num_heads], qkv[:, -num_heads:], pool, torch.tensor(slots, dtype=torch.int64)
 
