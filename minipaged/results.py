@@ -98,8 +98,8 @@ def prefix_hits(run: Run, level: int) -> Document:
 def speculation(run: Run, level: int) -> Document:
     """What was guessed, and how much of it was right, by the trace's step records.
 
-    accepted_per_position[i] counts the guesses whose first i + 1 tokens were right; tokens_per_forward is what one
-    sequence gains from one forward, 1 without speculation."""
+    accepted_per_position[i] counts the guesses whose first i + 1 tokens were right, as far as anybody guessed;
+    tokens_per_forward is what one sequence gains from one forward, 1 without speculation."""
     names = ("draft_tokens", "accepted_tokens", "acceptance_rate", "accepted_per_position", "tokens_per_forward")
     if level < LEVEL_OF["num_speculative_tokens"]:
         return dict.fromkeys(names)
@@ -112,7 +112,7 @@ def speculation(run: Run, level: int) -> Document:
         num_drafted,
         sum(accepted),
         sum(accepted) / num_drafted if num_drafted else 0.0,
-        [sum(n > i for n in accepted) for i in range(run.engine.config.num_speculative_tokens)],
+        [sum(n > i for n in accepted) for i in range(max((step.longest_draft for step in steps), default=0))],
         num_output / num_forwards if num_forwards else None,
     )
     return dict(zip(names, values, strict=True))

@@ -254,6 +254,13 @@ def test_what_was_guessed_and_what_was_right_adds_up() -> None:
     assert 1 < metrics["tokens_per_forward"] <= 4
 
 
+def test_positions_are_counted_as_far_as_anybody_guessed() -> None:
+    few = document(5, num_speculative_tokens=3, prompt_lookup_min=1)["metrics"]["accepted_per_position"]
+    many = document(5, num_speculative_tokens=10_000, prompt_lookup_min=1)["metrics"]
+    assert len(few) == 3 < len(many["accepted_per_position"]) < 64, "no guess is longer than its sequence may grow"
+    assert sum(many["accepted_per_position"]) == many["accepted_tokens"]
+
+
 def test_without_guesses_level_05_gains_one_token_a_forward() -> None:
     metrics = document(5)["metrics"]
     assert [metrics[name] for name in ("draft_tokens", "accepted_tokens", "acceptance_rate")] == [0, 0, 0.0]

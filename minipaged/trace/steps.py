@@ -42,9 +42,10 @@ class StepRecord:
     reserved_slots: int = 0
     used_slots: int = 0
     accepted_runs: list[int] = field(default_factory=list)  # how many guesses were right, for each that was checked
+    longest_draft: int = 0
 
 
-UNPUBLISHED = ("reserved_slots", "used_slots", "accepted_runs")
+UNPUBLISHED = ("reserved_slots", "used_slots", "accepted_runs", "longest_draft")
 
 
 class Occupancy(NamedTuple):
@@ -95,6 +96,7 @@ class StepTrace:
                 add(self.now.draft_tokens, name, num_drafts)
                 add(self.now.accepted_tokens, name, len(token_ids) - 1)
                 self.now.accepted_runs.append(len(token_ids) - 1)
+                self.now.longest_draft = max(self.now.longest_draft, num_drafts)
         unused = sum(len(seq.block_table) * self.block_size - seq.num_computed_tokens for seq in holders)
         self.now.reserved_slots = num_held_blocks * self.block_size
         self.now.used_slots = self.now.reserved_slots - unused

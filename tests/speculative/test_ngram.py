@@ -4,10 +4,14 @@ from random import Random
 
 import pytest
 
+from levels import load
+from minipaged.config import EngineConfig
 from minipaged.sampling_params import SamplingParams
 from minipaged.sequence import Sequence
 from minipaged.speculative.length import DraftLength
-from minipaged.speculative.ngram import NgramDrafter, NgramIndex
+from minipaged.speculative.ngram import NgramDrafter, NgramIndex, choose_sizes
+
+from ..fake_model import FakeModel
 
 
 def follow(tokens, shortest, longest, limit):
@@ -18,7 +22,7 @@ def follow(tokens, shortest, longest, limit):
 
 def by_hand(tokens, shortest, longest, limit):
     """The same, as its definition says: for each size, the first place from the left."""
-    for size in range(longest, shortest - 1, -1):
+    for size in choose_sizes(shortest, longest):
         for end in range(size, len(tokens)):
             if tokens[end - size : end] == tokens[-size:] and len(tokens) >= size:
                 return tuple(tokens[end : end + limit])
@@ -51,6 +55,40 @@ def test_an_index_that_grows_with_its_text_finds_what_a_search_would(seed):
         tokens += [rng.randrange(3) for _ in range(rng.randint(1, 3))]
         index.update(tokens)
         assert index.follow(tokens, 4) == by_hand(tokens, shortest, longest, 4)
+
+
+@pytest.mark.parametrize(
+    ("shortest", "longest", "expected"),
+    [
+        (2, 4, [4, 3, 2]),
+        (3, 3, [3]),
+        (1, 40, [40, 33, *range(17, 0, -1)]),
+        (9, 10**9, [10**9, *(9 + (16 << i) for i in range(25, -1, -1)), *range(24, 8, -1)]),
+    ],
+)
+def test_few_sizes_are_one_after_the_other_and_of_many_only_doublings(shortest, longest, expected):
+    assert choose_sizes(shortest, longest) == expected
+
+
+def test_long_n_grams_are_found_and_cost_no_more_than_short_ones():
+    rng = Random(0)
+    text = [rng.randrange(9) for _ in range(3000)]
+    tokens = [*text, 100, 101, *text[500:560]]  # forty of them are there, and so are twenty; the first is meant
+    assert follow(tokens, 1, 40, 3) == tuple(text[560:563]) == by_hand(tokens, 1, 40, 3)
+    index = NgramIndex(1, 10_000)
+    index.update(tokens)
+    assert len(index.followed_at) <= len(tokens) * 27
+
+
+def test_the_end_of_a_text_is_looked_up_once_a_step(monkeypatch):
+    looked_up, follow = [], NgramIndex.follow
+    monkeypatch.setattr(NgramIndex, "follow", lambda self, *args: looked_up.append(args) or follow(self, *args))
+    engine = load(5).Engine(EngineConfig(num_blocks=64, max_model_len=64, num_speculative_tokens=3), FakeModel())
+    engine.add_request([2, 3, 2, 3], SamplingParams(temperature=0, max_tokens=9, ignore_eos=True))
+    while engine.has_unfinished_requests():
+        engine.step()
+    assert any(step.draft_tokens for step in engine.trace.steps)
+    assert len(looked_up) <= len(engine.trace.steps)
 
 
 def test_every_sequence_has_an_index_of_its_own_and_it_goes_with_it():

@@ -79,6 +79,7 @@ def test_the_choices_of_a_request_are_counted_together_and_each_move_is_listed()
     assert (step.admitted, step.preempted, step.finished) == (["a", "a", "a", "b"], ["a"], ["a", "a"])
     assert (step.num_scheduled_tokens, step.cached_tokens) == ({"a": 17, "b": 1}, {"a": 8, "b": 4})
     assert (step.draft_tokens, step.accepted_tokens, step.accepted_runs) == ({"a": 3}, {"a": 1}, [0, 1])
+    assert step.longest_draft == 2
 
 
 def test_a_step_that_was_interrupted_leaves_nothing_to_the_next():
