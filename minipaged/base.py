@@ -92,6 +92,11 @@ class SchedulerBase(ABC):
         self.trace.preempted(seq)
         return seq
 
+    def start_over(self) -> None:
+        """A step broke: everybody gives way, for whoever borrowed a block may have borrowed what was never written."""
+        while self.running:
+            self.preempt()
+
     def retire(self) -> list[Sequence]:
         """Release every finished sequence and hand it back."""
         refused = [seq for seq in self.preparing if seq.finished]

@@ -6,10 +6,10 @@
     position p of A  ->  slot  block_table[p // block_size] * block_size + p % block_size
 
 The idea is virtual memory's: tokens are bytes, blocks are pages, sequences are processes (PagedAttention, Kwon et al.
-2023, section 4.3). This manager remembers nothing: `adopt`, `publish` and `reset` are level 04's verbs, which prefix.py
-fills with life, and `settle` is level 05's. Invariant: a block is in the queue exactly when no table holds it;
-ref_counts[b] says how many do (one, until level 04 shares). A reserve or adopt that fails changes nothing. (From level
-02.)"""
+2023, section 4.3). This manager remembers nothing: `adopt`, `publish`, `is_sound` and `reset` are level 04's verbs,
+which prefix.py fills with life, and `settle` is level 05's. Invariant: a block is in the queue exactly when no table
+holds it; ref_counts[b] says how many do (one, until level 04 shares). A reserve or adopt that fails changes nothing.
+(From level 02.)"""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -115,6 +115,10 @@ class BlockManager:
 
     def publish(self, seq: Sequence, num_tokens: int) -> None:
         """Let others adopt the full blocks among seq's first num_tokens tokens: nobody can here."""
+
+    def is_sound(self, holders: Iterable[Sequence]) -> bool:
+        """Between steps: whether all that was published has been computed. Nothing was."""
+        return True
 
     def reset(self) -> bool:
         """Forget what is known: nothing is."""

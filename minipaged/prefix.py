@@ -18,6 +18,7 @@ tokens have names; one token is always left to run, for its logits. Names are SH
 ids and extra keys: a salt goes into the first block and so into all that follow. (From level 04.)"""
 
 from array import array
+from collections.abc import Iterable
 from hashlib import sha256
 
 from .blocks import BlockManager
@@ -40,6 +41,7 @@ class PrefixBlockManager(BlockManager):
         super().__init__(num_blocks, block_size)
         self.block_of: dict[bytes, int] = {}
         self.name_of: list[bytes | None] = [None] * num_blocks
+        self.void: set[int] = set()  # borrowed, and whoever was to fill them has gone
 
     @property
     def cached_blocks(self) -> list[int]:
@@ -83,10 +85,12 @@ class PrefixBlockManager(BlockManager):
     def release(self, seq: Sequence) -> None:
         """Also forget what was promised and not kept: names of blocks that a broken step never filled, and all names of
         whoever ended in an error, whose keys may be NaN."""
-        num_good = 0 if seq.error else seq.num_computed_tokens // self.block_size
-        for block in seq.block_table[num_good:]:
+        num_computed = seq.num_computed_tokens // self.block_size
+        self.void.update(block for block in seq.block_table[num_computed:] if self.pool.ref_counts[block] > 1)
+        for block in seq.block_table[0 if seq.error else num_computed :]:
             self.forget(block)
         super().release(seq)
+        self.void = {block for block in self.void if self.pool.ref_counts[block]}
 
     def forget(self, block: int) -> None:
         if (name := self.name_of[block]) is not None:
@@ -104,9 +108,15 @@ class PrefixBlockManager(BlockManager):
                 return  # a twin was first, in this very step: seq still writes its own, and changes over in the next
             else:
                 self.pool.share(known)
-                self.pool.free(block)
+                self.pool.put_back(block)  # nobody could find it: nothing worth keeping is lost with it
                 seq.block_table[i] = known
             seq.num_named_blocks = i + 1
+
+    def is_sound(self, holders: Iterable[Sequence]) -> bool:
+        """Between steps: False if a step broke, so that somebody may read what was promised and never computed."""
+        return not self.void and all(
+            seq.num_named_blocks * self.block_size <= seq.num_computed_tokens for seq in holders
+        )
 
     def reset(self) -> bool:
         """Forget every name, as after a change of weights. False, and nothing done, while a block is in use."""

@@ -16,6 +16,8 @@ class Scheduler(SchedulerBase):
 
     def schedule(self) -> Plan:
         plan = self.begin(self.config.max_num_batched_tokens, self.config.max_chunk_len)
+        if not self.blocks.is_sound(self.running):
+            self.start_over()
         for seq in self.running:
             if self.make_room(seq, plan):
                 self.run(seq, plan)

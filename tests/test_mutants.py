@@ -27,7 +27,10 @@ BROKEN_PROMISES = (AssertionError, RuntimeError, LookupError, ValueError, Overfl
 QUICK = settings(max_examples=60, stateful_step_count=20, phases=[Phase.generate], report_multiple_bugs=False)
 MACHINES = {"blocks": "BlockManagerMachine", "prefix": "PrefixCacheMachine"}
 NUM_STORMS = {"01": 100, "02": 100, "03": 250, "05": 150}
-TESTS = {"twins": "test_a_duplicate_is_given_up_for_the_block_named_first_or_its_tail_would_outlive_the_head"}
+TESTS = {
+    "twins": "test_a_duplicate_is_given_up_for_the_block_named_first_or_its_tail_would_outlive_the_head",
+    "broken step": "judge_broken_steps",
+}
 ROOMS = {  # with a `judge` of their own
     "chances": "chances",
     "plain": "plain",

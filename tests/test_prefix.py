@@ -1,6 +1,7 @@
 """Whatever the order of events: names tell the truth, each can be reached, and everybody reads their own text."""
 
 from random import Random
+from unittest.mock import patch
 
 import pytest
 from hypothesis import settings
@@ -344,21 +345,44 @@ class BrokenStepError(Exception):
     pass
 
 
-@pytest.mark.parametrize("level", [4, 5])
+def breaking():
+    """Meanwhile no forward succeeds."""
+    return patch.object(FakeModel, "__call__", side_effect=BrokenStepError)
+
+
+@pytest.mark.parametrize("level", [4, 5, 6])
 def test_what_a_broken_step_never_computed_is_not_found_later(level):
     broken, prompt = engine(level), list(range(2, 23))
-    run = broken.model
-
-    def breaks(batch, kv_cache):
-        raise BrokenStepError
-
-    broken.model = breaks
     request_id = broken.add_request(prompt, SamplingParams(temperature=0, max_tokens=3, ignore_eos=True))
-    with pytest.raises(BrokenStepError):
+    with breaking(), pytest.raises(BrokenStepError):
         broken.step()
     broken.abort(request_id)
-    broken.model = run
     assert serve(broken, prompt) == [(cold(prompt)[0], 0)]
+
+
+@pytest.mark.parametrize("level", [4, 5, 6])
+@pytest.mark.parametrize("leaves", [0, 1, 2, None])
+def test_whoever_borrowed_what_a_broken_step_never_computed_begins_again(level, leaves):
+    broken, prompt = engine(level), list(range(2, 23))
+    params = SamplingParams(temperature=0, max_tokens=3, ignore_eos=True)
+    broken.add_request([30, 31], params, "early")
+    broken.step()
+    for i in range(3):
+        broken.add_request(prompt, params, str(i))
+    with breaking(), pytest.raises(BrokenStepError):
+        broken.step()
+    broken.abort(str(leaves))
+    said = {}
+    while broken.has_unfinished_requests():
+        said |= {output.request_id: output.outputs[0].token_ids for output in broken.step()}
+        broken.check_integrity()
+    (expected,), (early,) = cold(prompt), cold([30, 31])
+    assert said == {"early": early} | {str(i): expected for i in range(3) if i != leaves}
+
+
+def judge_broken_steps():
+    for leaves in (0, None):
+        test_whoever_borrowed_what_a_broken_step_never_computed_begins_again(4, leaves)
 
 
 def test_what_ended_in_an_error_is_not_shared():
