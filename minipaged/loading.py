@@ -14,6 +14,7 @@ from typing import Protocol
 
 import torch
 
+from .batch import Row
 from .config import EngineConfig
 from .memory import choose_max_model_len
 from .models.config import ModelConfig, read_model_config
@@ -24,8 +25,16 @@ from .ops import choose_ops, use_interpreter
 from .parallel.place import Place
 from .progress import say
 from .runner import ModelRunner
+from .sampling_params import SamplingParams
 from .tokenizer import load_vocabulary, wordless
 from .vocabulary import Vocabulary
+
+WISHES = (  # what a sampler may have to be compiled for
+    SamplingParams(top_k=2, top_p=0.5),
+    SamplingParams(logit_bias={0: 1.0}),
+    SamplingParams(allowed_token_ids=(0,)),
+    SamplingParams(logit_bias={0: 1.0}, allowed_token_ids=(0,)),
+)
 
 
 def load_model(config: EngineConfig, place: Place | None = None) -> ModelRunner:
@@ -49,11 +58,11 @@ def load_model(config: EngineConfig, place: Place | None = None) -> ModelRunner:
 
 
 class Target(Protocol):
-    """Whoever a draft model guesses for; `draft` is where it is kept."""
+    """Whoever draft models guess for; `drafts` is where they are kept, by name."""
 
     vocabulary: Vocabulary
     model_config: ModelConfig
-    draft: ModelRunner | None
+    drafts: dict[str, ModelRunner]
 
 
 def load_draft(config: EngineConfig, target: Target) -> ModelRunner:
@@ -62,16 +71,16 @@ def load_draft(config: EngineConfig, target: Target) -> ModelRunner:
     length = choose_max_model_len(config, target.model_config)
     same = {name: getattr(config, name) for name in ("device", "dtype", "load_format", "attention_backend")}
     try:
-        if target.draft and target.draft.config.model == config.draft_model:
-            choose_max_model_len(replace(config, max_model_len=length), target.draft.model_config)
-            return target.draft
+        if known := target.drafts.get(config.draft_model):
+            choose_max_model_len(replace(config, max_model_len=length), known.model_config)
+            return known
         draft = load_model(EngineConfig(model=config.draft_model, max_model_len=length, num_blocks=1, **same))
     except ValueError as error:
         raise ValueError(f"draft_model {config.draft_model}: {error}") from error
     if draft.vocab_size != (size := target.vocabulary.size):
         sizes = f"a vocabulary of {draft.vocab_size} tokens, {config.model} one of {size}"
         raise ValueError(f"draft_model {config.draft_model} has {sizes}")
-    target.draft = draft
+    target.drafts[config.draft_model] = draft
     return draft
 
 
@@ -95,7 +104,9 @@ def warm_up(runner: ModelRunner) -> None:
     notice.start()
     try:
         for num_tokens in (1, 2):  # to Triton, a size of one is a type of its own
-            runner.run_one(num_tokens)
+            logits = runner.run_one(num_tokens)
+        for wishes in WISHES:
+            runner.sample(logits, [Row(wishes, seed=0, position=1)][: len(logits)])  # whoever has none draws nothing
     finally:
         notice.cancel()
     if (seconds := time.monotonic() - start) > 2:

@@ -41,7 +41,7 @@ def choose_num_blocks(runner: "ModelRunner", config: EngineConfig) -> int:
 
 def count_block_bytes(runner: "ModelRunner", config: EngineConfig) -> int:
     """What one block takes, in the draft model's cache too."""
-    models = [runner, runner.draft] if runner.draft else [runner]
+    models = [runner, *(draft for name, draft in runner.drafts.items() if name == config.draft_model)]
     return sum(model.new_kv_cache(1, config.block_size).data.nbytes for model in models)
 
 

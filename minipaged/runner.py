@@ -2,6 +2,7 @@
 
     kv_cache = model.new_kv_cache(num_blocks, block_size)
     logits = model(batch, kv_cache)             [R, V], float32, of the sampled rows
+    tokens = model.sample(logits, batch.rows)   drawn as the backend draws
 
 It comes from `loading.py`, which made facts of every "auto" and None: whoever asks `model.config` reads numbers.
 (From level 01.)"""
@@ -18,6 +19,7 @@ from .input_batch import to_device
 from .kv_cache import KVCache
 from .memory import check_memory, choose_max_model_len, choose_num_blocks
 from .models.decoder import Decoder
+from .sampling import choose_sample
 from .vocabulary import Vocabulary
 
 
@@ -26,7 +28,8 @@ class ModelRunner:
         self.config, self.model, self.model_config = config, model, model.config
         self.vocabulary = vocabulary
         self.device, self.dtype = torch.device(config.device), getattr(torch, config.dtype)
-        self.draft: ModelRunner | None = None  # a smaller model that guesses for this one (level 05)
+        self.sample = choose_sample(config.attention_backend)
+        self.drafts: dict[str, ModelRunner] = {}  # smaller models that guess for this one, by name (level 05)
         self.own_forward_s = 0.0
 
     @property
@@ -35,8 +38,8 @@ class ModelRunner:
 
     @property
     def forward_s(self) -> float:
-        """Seconds spent in the model so far, and in its draft model."""
-        return self.own_forward_s + (self.draft.forward_s if self.draft else 0.0)
+        """Seconds spent in the model so far, and in its draft models."""
+        return self.own_forward_s + sum(draft.forward_s for draft in self.drafts.values())
 
     def new_kv_cache(self, num_blocks: int, block_size: int) -> KVCache:
         return KVCache(num_blocks, block_size, self.model.portion, self.model_config.head_dim, self.dtype, self.device)
@@ -66,9 +69,10 @@ class ModelRunner:
             torch.cuda.synchronize(self.device)
         return time.perf_counter()
 
-    def run_one(self, num_tokens: int) -> None:
-        """A step of one made-up sequence in memory of its own; it does not count as time in the model."""
+    def run_one(self, num_tokens: int) -> Tensor:
+        """A step of one made-up sequence in memory of its own -> logits [1, V]; not counted as time in the model."""
         one, spent = list(range(num_tokens)), self.own_forward_s
         batch = Batch([0] * num_tokens, one, one, [0, num_tokens], [num_tokens], [[0]], one[-1:], [0, 1], [], [])
-        self(batch, self.new_kv_cache(num_blocks=1, block_size=num_tokens))
+        logits: Tensor = self(batch, self.new_kv_cache(num_blocks=1, block_size=num_tokens))
         self.own_forward_s = spent
+        return logits

@@ -125,6 +125,11 @@ class SamplingParams:
         return self.temperature < GREEDY_BELOW
 
     @property
+    def cuts(self) -> bool:
+        """Whether unlikely tokens are never drawn."""
+        return self.min_p > 0 or self.top_k > 0 or self.top_p < 1
+
+    @property
     def penalised(self) -> bool:
         """Whether the tokens so far matter."""
         return self.repetition_penalty != 1 or self.penalises_output

@@ -9,7 +9,7 @@ found when it is read. Answers are a function of the tokens alone: what engines 
 unlucky token as the newest makes the row NaN."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -89,8 +89,10 @@ class FakeModel:
     unlucky: frozenset[int] = frozenset()
     forward_s: float = 0.0
     num_forwards: int = 0
-    draft: None = None
+    drafts: dict[str, Any] = field(default_factory=dict)
     tokenizer: Any = None
+
+    sample = staticmethod(sample)
 
     def resolve(self, config: EngineConfig) -> EngineConfig:
         return replace(config, max_model_len=config.max_model_len or 64, num_blocks=config.num_blocks or 64)

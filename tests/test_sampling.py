@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minipaged.batch import NO_TOKEN, Row
-from minipaged.sampling import draw, keep_top_k, keep_top_p, pick, sample, uniform
+from minipaged.sampling import draw, sample, uniform
 from minipaged.sampling_params import SamplingParams
 
 PROBS = [0.35, 0.25, 0.2, 0.1, 0.06, 0.04]
@@ -148,12 +148,6 @@ def test_infinite_logits_are_no_distribution():
         assert sample(torch.cat([logits, LOGITS[None]]), [row(**params)] * 3)[:2] == [NO_TOKEN] * 2
 
 
-def test_a_large_vocabulary_is_cut_the_same_with_and_without_a_full_sort():
-    flat = torch.full((1, 5000), 1 / 5000)  # 0.9 of it needs 4,500 tokens, more than are looked at first
-    kept = keep_top_p(torch.cat([flat, flat]), [0.8999, 0.00099])
-    assert (kept > 0).sum(-1).tolist() == [4500, 5]
-
-
 def test_the_random_number_depends_on_seed_and_position_only():
     assert uniform(7, 3) == uniform(7, 3)
     assert len({uniform(seed, position) for seed in range(-50, 50) for position in range(50)}) == 5000
@@ -169,25 +163,6 @@ def test_random_numbers_are_even(axis):
     assert abs(lagged) < 0.03
 
 
-@pytest.mark.parametrize("vocab_size", [127, 128, 129, 1000])
-def test_a_number_finds_its_token_whichever_block_it_lies_in(vocab_size):
-    weights = torch.zeros(1, vocab_size)
-    weights[0, [0, 126, vocab_size // 2, vocab_size - 1]] = torch.tensor([1.0, 2.0, 1.0, 4.0])
-    ends = weights[0].double().cumsum(-1) / weights.sum()
-    for number in [0.0, 0.1, 0.2, 0.3, 0.45, 0.55, 0.9, 1 - 2**-52]:
-        assert pick(weights, [number]).tolist() == [int((ends <= number).sum())]
-
-
-def test_no_number_finds_a_token_without_weight():
-    weights = torch.rand(50, 600, generator=torch.Generator().manual_seed(0)) ** 9
-    weights[:, 100:160] = weights[:, 250:] = 0  # a block ends in zeros, and so does the row
-    sums = weights.double().cumsum(-1) / weights.double().sum(-1, keepdim=True)
-    for border in (99, 127, 249):  # at the very border, where a rounded sum may fall on either side
-        numbers = [min(float(x), 1 - 2**-52) for x in sums[:, border]]
-        for tokens in (pick(weights, numbers), pick(weights, [math.nextafter(x, 0) for x in numbers])):
-            assert (weights.gather(-1, tokens[:, None]) > 0).all()
-
-
 @pytest.mark.parametrize("vocab_size", [3000, 20_000])
 def test_in_a_large_vocabulary_too_company_changes_nothing(vocab_size):
     logits = 3 * torch.randn(40, vocab_size, generator=torch.Generator().manual_seed(1))
@@ -195,15 +170,6 @@ def test_in_a_large_vocabulary_too_company_changes_nothing(vocab_size):
     alone = [sample(logits[i : i + 1], [rows[i]])[0] for i in range(40)]
     assert sample(logits, rows) == alone
     assert sample(logits.flip(0), rows[::-1]) == alone[::-1]
-
-
-def test_of_tokens_tied_at_the_border_the_first_are_kept_in_every_row_by_itself():
-    weights = torch.tensor([[1.0, 0.5, 0.5, 0.5, 0.25], [0.5, 1.0, 0.25, 0.5, 0.25]])
-    assert (keep_top_k(weights.clone(), [2, 3]) > 0).tolist() == [
-        [True, True] + [False] * 3,
-        [True, True, False, True, False],
-    ]
-    assert (keep_top_p(weights.clone(), [0.7, 0.9]) > 0).tolist() == [[True] * 3 + [False] * 2, [True] * 4 + [False]]
 
 
 def test_no_rows_draw_nothing():

@@ -15,7 +15,6 @@ from minipaged.loading import load_model
 from minipaged.logprobs import measure
 from minipaged.outputs import RequestOutput
 from minipaged.runner import ModelRunner
-from minipaged.sampling import sample
 from minipaged.sampling_params import SamplingParams
 from minipaged.sequence import Sequence
 from minipaged.trace import Occupancy, StepTrace
@@ -49,7 +48,7 @@ class Engine:
         chunks = [Chunk(seq, seq.num_pending) for seq in self.batch if not seq.finished]
         batch = pack(chunks, self.config.max_model_len)
         logits = self.model(batch, self.kv_cache)
-        tokens = unpack(batch, sample(logits, batch.rows))
+        tokens = unpack(batch, self.model.sample(logits, batch.rows))
         advance(chunks, tokens, measure(batch, logits, tokens))
         return self.close(chunks, tokens)
 

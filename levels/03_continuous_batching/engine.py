@@ -19,7 +19,6 @@ from minipaged.loading import load_model
 from minipaged.logprobs import measure
 from minipaged.outputs import RequestOutput
 from minipaged.runner import ModelRunner
-from minipaged.sampling import sample
 
 
 class Scheduler(SchedulerBase):
@@ -50,6 +49,6 @@ class Engine(EngineBase):
         plan = self.scheduler.schedule()
         batch = pack(plan.chunks, self.config.block_size)
         logits = self.model(batch, self.kv_cache)
-        tokens = unpack(batch, sample(logits, batch.rows))
+        tokens = unpack(batch, self.model.sample(logits, batch.rows))
         advance(plan.chunks, tokens, measure(batch, logits, tokens))
         return self.retire(plan.chunks, tokens)

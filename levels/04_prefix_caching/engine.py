@@ -17,7 +17,6 @@ from minipaged.logprobs import measure
 from minipaged.outputs import RequestOutput
 from minipaged.prefix import make_block_manager
 from minipaged.runner import ModelRunner
-from minipaged.sampling import sample
 from minipaged.scheduler import Scheduler
 
 
@@ -36,6 +35,6 @@ class Engine(EngineBase):
         plan = self.scheduler.schedule()
         batch = pack(plan.chunks, self.config.block_size)
         logits = self.model(batch, self.kv_cache)
-        tokens = unpack(batch, sample(logits, batch.rows))
+        tokens = unpack(batch, self.model.sample(logits, batch.rows))
         advance(plan.chunks, tokens, measure(batch, logits, tokens))
         return self.retire(plan.chunks, tokens)

@@ -40,7 +40,7 @@ class Engine(EngineBase):
         guesses = speculate(plan, self.drafter, self.blocks)
         batch = pack(plan.chunks, self.config.block_size)
         logits = self.model(batch, self.kv_cache)
-        tokens = verify(batch, logits, guesses)
+        tokens = verify(batch, logits, guesses, self.model.sample)
         advance(plan.chunks, tokens, measure(batch, logits, tokens))
         self.drafter.length.learn(plan.chunks, tokens)
         return self.retire(plan.chunks, tokens)

@@ -38,5 +38,5 @@ class Worker:
 
     def run(self, batch: Batch, guesses: list[Guess]) -> Result:
         logits = self.forward(batch)
-        tokens = verify(batch, logits, guesses)
+        tokens = verify(batch, logits, guesses, self.model.sample)
         return Result(tokens, measure(batch, logits, tokens))

@@ -21,13 +21,13 @@ from torch import Tensor
 
 from ..batch import Batch, Row, unpack
 from ..processors import process
-from ..sampling import column, distribution, pick, sample, uniform
+from ..sampling import Sample, column, distribution, pick, uniform
 from .drafter import Guess
 
 ACCEPT, RESIDUAL = 0x3C6EF372FE94F82B, 0x1F83D9ABFB41BD6B  # streams of random numbers that depend on no other draw
 
 
-def verify(batch: Batch, logits: Tensor, guesses: list[Guess]) -> list[list[int]]:
+def verify(batch: Batch, logits: Tensor, guesses: list[Guess], sample: Sample) -> list[list[int]]:
     """The tokens that each chunk gains, from float32 logits [R + Q, V]; the last is never a guess."""
     said = sample(logits, batch.rows)
     judge(batch, logits, guesses, said)
@@ -57,7 +57,7 @@ def judge(batch: Batch, logits: Tensor, guesses: list[Guess], said: list[int]) -
 
 def choose(p: Tensor, q: Tensor, x: Tensor, rows: list[Row]) -> Tensor:
     """p, q [N, V], x [N] drawn from q: tokens [N] distributed as p, and as often as can be those of x."""
-    u = column([uniform(row.seed ^ ACCEPT, row.position) for row in rows], p)  # [N, 1]
+    u = column([uniform(row.seed ^ ACCEPT, row.position) for row in rows], p)[:, None]  # [N, 1]
     x = x[:, None]
     is_kept = u * q.gather(-1, x) < p.gather(-1, x)
     rest = (p - q).clamp(min=0)

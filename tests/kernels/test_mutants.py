@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from minipaged.kernels import jit, sample_triton
+from minipaged.kernels.draw import cut_spec, pick_spec
 from minipaged.kernels.paged_attention_triton import Tiles
 from minipaged.kernels.rms_norm import add_rms_norm_spec, rms_norm_spec
 from minipaged.kernels.rope import rope_spec
@@ -96,6 +97,7 @@ def judge_addresses(module):
 
 def judge_write_kv_triton(module):
     k, v = randn(5, 3, 24), randn(5, 7, 24, seed=1)[:, 2:5]
+    v[2, 1, 5], v[3, 0, 23] = torch.inf, torch.nan
     pool = torch.full((64, 2, 3, 8, 24), float("nan"), device=DEVICE)
     expected, slots = pool.clone(), torch.tensor([9, -1, 0, 31, 16])
     for written, write in ((expected, write_kv_spec), (pool, module.write_kv)):
@@ -155,6 +157,22 @@ def judge_silu_mul(module):
 def judge_gates(silu_mul):
     gate_up = randn(3, 50)[:, :46]
     assert_close(guarded(silu_mul, gate_up), silu_mul_spec(gate_up), 16)
+
+
+def judge_draw(module):
+    weights = torch.stack([draw_logits(kind, 40, seed) for seed in range(3) for kind in ("spread", "steps", "flat")])
+    weights = (weights - weights.amax(-1, keepdim=True)).exp()
+    weights[:, 5] = torch.tensor(0.5).nextafter(torch.tensor(0.0))
+    for min_p, top_k, top_p in [(0.0, 7, 1.0), (0.0, 0, 0.6), (0.5, 38, 1.0), (0.1, 9, 0.8), (0.0, 3, 0.99)]:
+        asked = [torch.tensor([x] * 9) for x in (min_p, top_k)] + [torch.tensor([top_p] * 9, dtype=torch.float64)]
+        assert torch.equal(on_threads(3, module.cut_cpu, weights.clone(), *asked), cut_spec(weights, *asked))
+    weights[3, 9] = -torch.nan
+    left = module.cut_cpu(weights.clone(), *asked[:2], torch.ones(9, dtype=torch.float64))
+    assert left[3, 9].isnan()
+    wide = torch.nn.functional.pad(weights.repeat(1, 7), (1, 30))
+    for number in (0.0, 0.4, 0.6, 0.8, 1 - 2**-52):
+        numbers = torch.full((9,), number, dtype=torch.float64)
+        assert torch.equal(on_threads(3, module.pick_cpu, wide, numbers), pick_spec(wide, numbers))
 
 
 def judge_sample_triton(module):

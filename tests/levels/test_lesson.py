@@ -17,7 +17,7 @@ from levels import NAMES
 from levels.lesson import main
 from minipaged import loading
 from minipaged.cli import DONE, FAILED, REFUSED
-from minipaged.config import EngineConfig
+from minipaged.config import DEFAULT_MODEL, EngineConfig
 from minipaged.tokenizer import load_tokenizer
 
 from ..fake_model import FakeModel
@@ -158,9 +158,8 @@ def test_the_demonstration_with_a_document_on_stdout_is_that_document(level: int
 
 
 def test_a_lesson_of_several_parts_is_a_table_for_each(fake: FakeModel, capsys: Any) -> None:
-    fake.draft = FakeModel(vocab_size=96)  # type: ignore[assignment]
-    fake.draft.config = EngineConfig()
-    for model in (fake, fake.draft):
+    fake.drafts = {DEFAULT_MODEL: FakeModel(vocab_size=96)}
+    for model in (fake, fake.drafts[DEFAULT_MODEL]):
         model.model_config = SimpleNamespace(max_position_embeddings=2048)
     assert main(5, []) == DONE
     out, _ = capsys.readouterr()

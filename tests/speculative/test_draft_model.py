@@ -1,5 +1,7 @@
 """A draft model reads what its target reads; where the target has keys, it has them too."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -44,7 +46,7 @@ PROMPTS = ([5, 6, 7], [8, 9, 10, 11, 12, 13], [5, 6, 7, 8, 9])
 def test_a_model_that_drafts_for_itself_is_always_right(target, temperature):
     config = EngineConfig(model=target, draft_model=target, **CHOSEN)
     model = load_model(config)
-    assert model.draft.config.model == target
+    assert model.drafts[target].config.model == target
     engine = load(5).Engine(config, model)
     assert isinstance(engine.drafter, DraftModel)
     engine.kv_cache.data.fill_(torch.nan)
@@ -60,7 +62,26 @@ def test_another_family_may_draft_and_the_words_stay_the_target_s(target, other)
     engine = load(5).Engine(EngineConfig(model=target, draft_model=other, **CHOSEN))
     assert finish(engine, GREEDY, *PROMPTS) == finish(plain, GREEDY, *PROMPTS)
     assert any(step.accepted_tokens != step.draft_tokens for step in engine.trace.steps)
-    assert engine.model.forward_s > engine.model.draft.forward_s > 0
+    assert engine.model.forward_s > engine.model.drafts[other].forward_s > 0
+
+
+def test_one_model_may_have_several_and_each_engine_counts_the_memory_of_its_own(target, other):
+    first = EngineConfig(model=target, draft_model=target, **CHOSEN)
+    model = load_model(first)
+    engines = [load(5).Engine(config, model) for config in (first, replace(first, draft_model=other))]
+    assert [engine.drafter.model.config.model for engine in engines] == [target, other]
+    assert list(model.drafts) == [target, other]
+    assert finish(engines[0], GREEDY, *PROMPTS) == finish(engines[1], GREEDY, *PROMPTS)
+    roomy = replace(first, num_blocks=None, max_num_seqs=10**6)
+    alone, *both = (
+        model.resolve(config)
+        for config in (
+            EngineConfig(max_model_len=64, block_size=4, max_num_seqs=10**6),
+            roomy,
+            replace(roomy, draft_model=other),
+        )
+    )
+    assert [config.num_blocks for config in both] == [alone.num_blocks // 2] * 2
 
 
 def test_a_second_prompt_finds_the_draft_model_s_keys_as_well():

@@ -8,12 +8,14 @@ import torch
 from levels import load
 from minipaged.batch import Row
 from minipaged.config import EngineConfig
+from minipaged.loading import load_model
 from minipaged.sampling import distribution
 from minipaged.sampling_params import SamplingParams
 from minipaged.speculative.verify import choose
 
 from ..chances import NUM_DRAWS, Dice, check_frequencies, draws, p_value
-from ..drafters import drafting_with, noise, scripted
+from ..drafters import Scripted, drafting_with, noise, scripted
+from ..tiny import tiny_model
 
 
 def test_a_wrong_law_has_a_small_p_value_and_the_right_one_has_not():
@@ -73,6 +75,26 @@ def test_the_law_that_frequencies_are_held_against_adds_up():
     weights = distribution(rows, [params] * len(rows))
     assert ((weights > 0).sum(-1) <= 4).all()
     assert weights.shape == (1 + 6 + 36, 6)
+
+
+@pytest.mark.parametrize("prompt", [[3, 4, 5], list(range(2, 90))], ids=["short", "long"])
+def test_a_wrong_guess_that_makes_nan_spoils_no_word_before_it(prompt, tmp_path):
+    model = load_model(EngineConfig(model=str(tiny_model(tmp_path))))
+    fields = {"num_blocks": 64, "block_size": 4, "max_model_len": 128, "num_speculative_tokens": 3}
+
+    def say(guess):
+        engine = load(5).Engine(EngineConfig(**fields), model)
+        engine.drafter = Scripted(engine.drafter.length, guess)
+        engine.add_request(prompt, SamplingParams(temperature=0, max_tokens=9, ignore_eos=True))
+        while engine.has_unfinished_requests():
+            (output,) = engine.step()
+        return output.outputs[0].token_ids, engine.trace.steps[0].draft_tokens
+
+    plain, _ = say(lambda seq, limit: [])
+    spoilt = next(token for token in range(96) if token not in [*prompt, *plain])
+    with torch.inference_mode():
+        model.model.entrance.weight[spoilt] = torch.nan
+    assert say(lambda seq, limit: [spoilt] * limit) == (plain, {"0": 3})
 
 
 def test_with_itself_as_draft_model_random_drafts_are_all_accepted():
