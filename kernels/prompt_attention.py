@@ -9,6 +9,7 @@ it. Measured on two cores with AVX-512, one layer of 9 heads over 3 kv heads of 
 gathered; at 64 tokens they are even; below, gathering loses. (For a query of NaNs torch gives zeros: its token's own
 row of the residual stream is NaN already.)"""
 
+from functools import lru_cache
 from itertools import pairwise
 
 import torch
@@ -38,7 +39,7 @@ def attention_cpu(
     for s in long:
         start, end = spans[s]
         blocks = tables[s, : -(-lens[s] // keys.shape[2])]
-        k, v = (pool[blocks].transpose(0, 1).flatten(1, 2)[:, : lens[s]] for pool in (keys, values))  # [K, n, D]
+        k, v = (gather(pool, blocks, lens[s]) for pool in (keys, values))
         if bool(k.sum().isfinite()):
             out[start:end] = attend_gathered(q[start:end].transpose(0, 1), k, v, window).transpose(0, 1)
         else:  # torch hides a key by adding -inf to its score, which leaves a NaN a NaN
@@ -47,11 +48,22 @@ def attention_cpu(
     return out
 
 
+def gather(pool: Tensor, blocks: Tensor, num_keys: int) -> Tensor:
+    """pool [B, K, P, D] -> [K, n, D], copied once"""
+    return pool.transpose(0, 1).index_select(1, blocks).flatten(1, 2)[:, :num_keys]
+
+
 def attend_gathered(q: Tensor, k: Tensor, v: Tensor, window: int) -> Tensor:
     """q [H, m, D] are the last m of n positions, k and v [K, n, D] -> [H, m, D]"""
     num_queries, num_keys = q.shape[1], k.shape[1]
     whole = num_queries == num_keys <= window
-    distance = torch.arange(num_keys - num_queries, num_keys)[:, None] - torch.arange(num_keys)
-    mask = None if whole else (distance >= 0) & (distance < window)  # [m, n]
+    mask = None if whole else hide(num_queries, num_keys, window)
     out: Tensor = scaled_dot_product_attention(q[None], k[None], v[None], mask, is_causal=whole, enable_gqa=True)[0]
     return out
+
+
+@lru_cache(maxsize=32)  # every layer of a step asks for the same ones
+def hide(num_queries: int, num_keys: int, window: int) -> Tensor:
+    """What is added to scores [m, n]: 0 for the window's keys up to the query's own, -inf for all others."""
+    distance = torch.arange(num_keys - num_queries, num_keys)[:, None] - torch.arange(num_keys)
+    return torch.zeros(distance.shape).masked_fill_((distance < 0) | (distance >= window), -torch.inf)

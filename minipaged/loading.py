@@ -16,7 +16,7 @@ import torch
 
 from .batch import Row
 from .config import EngineConfig
-from .memory import choose_max_model_len
+from .memory import choose_max_model_len, keep_memory
 from .models.config import ModelConfig, read_model_config
 from .models.decoder import Decoder
 from .models.hub import resolve_model
@@ -86,6 +86,8 @@ def load_draft(config: EngineConfig, target: Target) -> ModelRunner:
 
 def load_decoder(config: EngineConfig, model_config: ModelConfig, folder: Path, place: Place) -> Decoder:
     device, dtype = torch.device(config.device), getattr(torch, config.dtype)
+    if config.device == "cpu":
+        keep_memory()
     model = Decoder(model_config, choose_ops(config.attention_backend, dtype, device), dtype, device, place)
     with torch.inference_mode():
         if config.load_format == "dummy":

@@ -1,6 +1,9 @@
 """Blocks are counted by the memory there is; what could never fit is refused."""
 
+import resource
+
 import pytest
+import torch
 
 from minipaged import memory
 from minipaged.config import EngineConfig
@@ -36,3 +39,14 @@ def test_one_model_serves_engines_of_other_sizes(model):
     config = model.resolve(EngineConfig(model="x", max_model_len=100, max_num_seqs=7, block_size=8))
     assert (config.max_model_len, config.num_blocks, config.dtype) == (100, 7 * 13, "float32")
     assert model.resolve(EngineConfig(num_blocks=5)).num_blocks == 5
+
+
+def test_what_a_step_gives_back_is_kept_for_the_next():
+    def faults():
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        torch.zeros(4 << 20)  # 16 MB, 4,096 pages
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    memory.keep_memory()
+    faults()
+    assert faults() < 400
