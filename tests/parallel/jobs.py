@@ -117,6 +117,18 @@ def once_with_bias(place):
     return layer(torch.ones(1, 4))[0].tolist()
 
 
+@torch.inference_mode()
+def say_with_loud_padding(place, folder, token_ids):
+    """All logits [T, V], if what padding has to say is louder than any word."""
+    model = load(place, folder)
+    num_words = len(model.checkpoint()["lm_head.weight"].memory)
+    model.exit.lm_head.weight[num_words:] = 1e6
+    model.entrance.weight[num_words:] = torch.nan
+    model.pack()
+    cache = KVCache(1 + len(token_ids), BLOCK_SIZE, model.portion, model.config.head_dim, torch.float32, CPU)
+    return model(to_device(batch_of(token_ids, 0, len(token_ids)), CPU), cache).tolist()
+
+
 def load_part(place, folder, load_format):
     """What loading makes of a place; None: of the whole model."""
     runner = load_model(EngineConfig(model=folder, max_model_len=64, load_format=load_format), place)

@@ -11,8 +11,11 @@ from random import Random
 import pytest
 import torch
 
+from minipaged.batch import Row
 from minipaged.parallel.place import Layout
-from tests.parallel.jobs import once_with_bias, run, run_alone
+from minipaged.sampling import sample
+from minipaged.sampling_params import SamplingParams
+from tests.parallel.jobs import once_with_bias, run, run_alone, say_with_loud_padding
 from tests.tiny import tiny_model
 
 TOLERANCE = {"atol": 2e-3, "rtol": 0.0}
@@ -60,6 +63,18 @@ def test_logits_are_those_of_the_model_in_one_piece(crew, model, layout):
     assert clear.float().mean() > 0.9
     assert torch.equal(answer.argmax(-1)[clear], expected.argmax(-1)[clear])
     assert all(len(logits) == 0 for logits in said)  # one rank draws, nobody else could
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_padding_is_never_drawn(crew, tmp_path, size):
+    """33 words on 2 or 4 ranks: 34 or 36 rows."""
+    folder, tokens = str(tiny_model(tmp_path, vocab_size=33)), list(range(33))
+    logits = torch.tensor(crew.run(Layout(size), say_with_loud_padding, folder, tokens)[0])
+    assert logits.shape == (33, 33)
+    torch.testing.assert_close(logits, run_alone(folder, tokens, [33]), **TOLERANCE)
+    for draw in range(20):
+        rows = [Row(SamplingParams(temperature=5.0), seed=draw, position=i) for i in range(33)]
+        assert all(0 <= token < 33 for token in sample(logits, rows))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
