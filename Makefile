@@ -50,7 +50,7 @@ $(READY): pyproject.toml constraints.txt
 	@echo "== set-up: a virtual environment in $(VENV), about 2.6 GB"
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "minipaged needs Python 3.11 or newer")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench,dev,serve]'
 	@touch $(READY)
 
 clean:

@@ -17,7 +17,7 @@ from levels.compare import add_compare_flags, compare
 from levels.lesson import claim
 from minipaged.cli import DONE, Parser, guarded, leave
 
-SPINE = ("Scheduler", "Engine")
+SPINE = ("Scheduler", "Engine", "Frontend")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -22,9 +22,11 @@ from typing import Any, NoReturn
 
 from .config import CHOICES, EngineConfig
 from .sampling_params import SamplingParams
+from .serving.settings import ServerSettings, add_server_flags
 
 DONE, FAILED, REFUSED = 0, 1, 2
-LATER_FLAGS = dict.fromkeys(("host", "port", "api_key", "served_model_name"), 8)
+SERVING = 8  # the level that serves
+LATER_FLAGS = {f.name: SERVING for f in fields(ServerSettings)}
 
 
 class Parser(argparse.ArgumentParser):
@@ -71,6 +73,8 @@ def make_parser(level: int, name: str, claim: str, defaults: dict[str, Any]) -> 
     for f in fields(EngineConfig):
         if f.metadata["level"] <= level and f.name != "seed":
             add_engine_flag(engine, f, defaults)
+    if level >= SERVING:
+        add_server_flags(parser)
     return parser
 
 

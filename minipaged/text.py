@@ -9,14 +9,14 @@ sequence token gets no second one. (From level 01.)"""
 from typing import Any
 
 
-def encode(tokenizer: Any, text: str) -> list[int]:
-    """Token ids of plain text, with the special tokens that the tokenizer adds by itself.
+def encode(tokenizer: Any, text: str, *, add_special_tokens: bool = True) -> list[int]:
+    """Token ids of plain text, with the special tokens that the tokenizer adds by itself, or without.
 
     Raises ValueError without a tokenizer, or for text that is no Unicode (a lone surrogate)."""
     if tokenizer is None:
         raise ValueError("this model has no tokenizer: give prompt_token_ids")
     check_text("prompt", text)
-    return tokenize(tokenizer, text, add_special_tokens=True)
+    return tokenize(tokenizer, text, add_special_tokens=add_special_tokens)
 
 
 def encode_chat(tokenizer: Any, messages: list[dict[str, Any]]) -> list[int]:

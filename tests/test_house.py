@@ -36,7 +36,7 @@ UPSTAIRS = (
     "parallel.portion",
 )
 TENSORS = {"torch", "numpy", "numba", "triton", "transformers", "safetensors"}
-OUTSIDE = {"ABC", "Protocol", "NamedTuple", "Generic"}  # bases that are no ancestors
+OUTSIDE = {"ABC", "Protocol", "NamedTuple", "Generic", "BaseModel", "Struct"}  # bases that are no ancestors
 EMPTY_OPENINGS = (
     "this ",
     "module ",

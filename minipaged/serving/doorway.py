@@ -1,0 +1,134 @@
+"""What every request passes on its way in, whatever it wants: a number and a line in the log, the key, a limit.
+
+    request -> logged -> CORS -> locked -> routes -> limited (bodies only)
+
+    {"request_id": "4f0c...", "method": "POST", "path": "/v1/completions", "status": 200, "seconds": 0.412}
+
+Plain ASGI: nothing is buffered, and a client that hangs up is noticed through all of it. Invariant: without the key
+nobody gets past here but to ask for the server's health; no body grows beyond 8 MiB. (From level 08.)"""
+
+import base64
+import binascii
+import hmac
+import json
+import logging
+import time
+import uuid
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from fastapi import Request
+from fastapi.responses import Response
+from fastapi.routing import APIRoute
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from .errors import ApiError, respond, too_large
+
+MAX_BODY_BYTES = 8 << 20
+OPEN_PATHS = ("/health",)
+log = logging.getLogger("minipaged.access")
+
+
+class AccessLog:
+    """Gives every request an id, which the answer carries too, and writes one line of JSON when it is over."""
+
+    def __init__(self, app: ASGIApp):
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        scope["request_id"], start = uuid.uuid4().hex, time.perf_counter()
+        status = 500  # unless somebody answers
+
+        async def numbered(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message["headers"], (b"x-request-id", scope["request_id"].encode())]
+            await send(message)
+
+        try:
+            await self.app(scope, receive, numbered)
+        finally:
+            write(scope, status, time.perf_counter() - start)
+
+
+def write(scope: Scope, status: int, seconds: float) -> None:
+    line = {name: scope[name] for name in ("request_id", "method", "path")}
+    client = scope["client"][0] if scope.get("client") else None
+    log.info(json.dumps({**line, "status": status, "seconds": round(seconds, 6), "client": client}))
+
+
+class KeyLock:
+    """Asks for the key: as a bearer token, or as a browser's password, which opens the page at / too."""
+
+    def __init__(self, app: ASGIApp, api_key: str):
+        self.app, self.api_key = app, api_key.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in OPEN_PATHS or self.opens(Headers(scope=scope)):
+            await self.app(scope, receive, send)
+            return
+        kind = "Basic" if scope["path"] == "/" else "Bearer"
+        headers = {"WWW-Authenticate": f'{kind} realm="minipaged"'}
+        error = ApiError(401, "the API key is missing or wrong", code="invalid_api_key", headers=headers)
+        await respond(error)(scope, receive, send)
+
+    def opens(self, headers: Headers) -> bool:
+        """In the same time, whatever was given."""
+        return hmac.compare_digest(given_key(headers.get("authorization", "")), self.api_key)
+
+
+def given_key(authorization: str) -> bytes:
+    kind, _, value = authorization.partition(" ")
+    if kind.lower() == "bearer":
+        return value.strip().encode("latin-1")  # as the bytes that came
+    if kind.lower() != "basic":
+        return b""
+    try:
+        return base64.b64decode(value, validate=True).partition(b":")[2]
+    except (binascii.Error, ValueError):
+        return b""
+
+
+class CheckedRoute(APIRoute):
+    """A route whose body is JSON of a size that can be read.
+
+    Another content type is refused: a page of somebody else's could send plain text here without asking."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def checked(request: Request) -> Response:
+            if request.method == "POST":
+                check_headers(request.headers)
+                request = Request(request.scope, counted(request.receive))
+            return await handle(request)
+
+        return checked
+
+
+def check_headers(headers: Headers) -> None:
+    if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise ApiError(400, "the body must be JSON, with the header Content-Type: application/json")
+    length = headers.get("content-length", "")
+    if length.isdecimal() and int(length) > MAX_BODY_BYTES:
+        raise too_large(MAX_BODY_BYTES)
+
+
+def counted(receive: Receive) -> Receive:
+    """The same, until too much has come."""
+    size = 0
+
+    async def receive_counted() -> Message:
+        nonlocal size
+        message = await receive()
+        size += len(message.get("body", b""))
+        if size > MAX_BODY_BYTES:
+            raise too_large(MAX_BODY_BYTES)
+        return message
+
+    return receive_counted
