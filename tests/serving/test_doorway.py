@@ -13,6 +13,7 @@ from minipaged.serving.doorway import given_key
 
 from .conftest import thread_llm
 from .running import Running, running
+from .watching import wait_for
 
 KEY = "s3cret-ключ"
 POSTS = ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize")
@@ -81,6 +82,7 @@ def test_every_request_is_one_line_of_json(served: Running, caplog: pytest.LogCa
             httpx.post(served.url + "/v1/completions", json={"prompt": "a", "max_tokens": 0}),
             httpx.get(served.url + "/a%0Ab"),
         ]
+        wait_for(lambda: len(caplog.records) == 3)  # a line is written when all is over, a moment after the answer
     lines = [json.loads(record.message) for record in caplog.records if record.name == "minipaged.access"]
     assert [line["status"] for line in lines] == [200, 400, 404]
     assert [line["request_id"] for line in lines] == [answer.headers["x-request-id"] for answer in answers]
