@@ -22,6 +22,9 @@ class BreaksAfter:
     def __init__(self, forward: Any, num_steps: int, *, dies: bool):
         self.forward, self.left, self.dies = forward, num_steps, dies
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.forward, name)
+
     def __call__(self, batch: Any, kv_cache: Any) -> torch.Tensor:
         self.left -= 1
         if self.left < 0 and self.dies:
