@@ -20,6 +20,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -206,11 +207,16 @@ def number(pattern: str, text: str) -> int:
     return int(found[1])
 
 
-def compile_all(targets: list[str]) -> Iterator[Row]:
+def compile_all(targets: list[str], few: bool = False) -> Iterator[Row]:
+    """few: of each kernel the last shape, and every fifth from the first on."""
+    shapes: defaultdict[str, list[tuple[str, Launch]]] = defaultdict(list)
     for shape, call in cases():
         with recorded() as launches:
             call()
         for launch in launches:
+            shapes[launch.kernel.__name__].append((shape, launch))
+    for chosen in shapes.values():
+        for shape, launch in dict([*chosen[::5], chosen[-1]]).items() if few else chosen:
             yield from (compile_for(target, shape, launch) for target in targets)
 
 
@@ -226,11 +232,12 @@ def main() -> int:
     )
     parser.add_argument("--json", type=Path, help="write the table there too")
     parser.add_argument("--targets", nargs="+", default=list(TARGETS), choices=list(TARGETS))
+    parser.add_argument("--few", action="store_true", help="a few shapes of each kernel")
     args = parser.parse_args()
     if os.environ.get("TRITON_INTERPRET"):
         sys.exit("TRITON_INTERPRET is set: Triton interprets kernels, it does not compile them (unset it)")
     rows = []
-    for row in compile_all(args.targets):
+    for row in compile_all(args.targets, args.few):
         show(row)
         rows.append(row)
     if args.json:

@@ -1,7 +1,7 @@
 """How often each answer of three words comes, held against how often it must: a chi-square test.
 
     Dice            a model of six words whose chances are lively, and known
-    draws           20,000 answers of an engine, with some drafter
+    draws           thousands of answers of an engine, with some drafter
     check           for the first word, the first two, and all three: p-value above 1e-3
 
 The same check has to fail for an engine that accepts every guess, and for one that replaces a wrong guess by a plain

@@ -42,12 +42,13 @@ RUNS = [
     *((level, way) for level in (3, 4) for way in WAYS),
     *((5, way) for way in GUESSING),
 ]
+OTHERS_GUESSING = ("ample + random", "preempted + wrong", "chunked + draft model", "chunked and preempted + ngram")
 MODELS = [("llama", "llama3"), ("mistral", "default"), ("qwen2", "yarn"), ("qwen3", "linear")]
 CASES = [
     (kind, rope, level, way)
     for kind, rope in MODELS
     for level, way in RUNS
-    if kind == "llama" or not ("two choices" in way and level == 5)  # each adds what all families have in common
+    if kind == "llama" or level < 5 or way in OTHERS_GUESSING  # who guesses how is the same for all families
 ]
 
 

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from bdb import Bdb
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from minipaged.loading import choose_device
 from minipaged.ops import choose_ops
 from tests.kernels.guard import DEVICE, assert_close, randn
 
+ROOT = Path(__file__).parent.parent
 TORCH = choose_ops("torch", torch.float32, torch.device(DEVICE))
 TRITON = choose_ops("triton", torch.float32, torch.device(DEVICE))
 x, residual, weight = randn(5, 24), randn(5, 24, seed=1), randn(24, seed=2)
@@ -65,7 +67,7 @@ def test_bfloat16_is_refused_where_the_interpreter_would_multiply_bit_patterns()
 def in_a_new_process(text):
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     command = [sys.executable, "-W", "error", "-c", text]
-    return subprocess.run(command, cwd=Path(__file__).parent.parent, env=environment, capture_output=True, text=True)
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
 
 
 @on_a_cpu
@@ -77,6 +79,28 @@ def test_the_interpreter_needs_no_preparation():
     )
     assert result.returncode == 0, result.stderr
     assert abs(float(result.stdout) - 0.7310586) < 1e-6
+
+
+class Stops(Bdb):
+    """A debugger that notes what it sees where it stops, and goes on."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def user_line(self, frame):
+        if self.break_here(frame):
+            self.seen.append((int(frame.f_locals["size"]), frame.f_locals["o_f"].handle.data.shape))
+        self.set_continue()
+
+
+@on_a_cpu
+def test_a_breakpoint_stops_inside_a_kernel_by_its_path_through_the_link():
+    kernel, debugger = ROOT / "minipaged" / "kernels" / "silu_mul_triton.py", Stops()
+    line = next(n for n, text in enumerate(kernel.read_text().split("\n"), 1) if "m_f = o_f < size" in text)
+    assert debugger.set_break(str(kernel), line) is None, "there is such a line"
+    debugger.runcall(TRITON.silu_mul, x)
+    assert debugger.seen == [(12, (16,))] * len(x)
 
 
 @on_a_cpu

@@ -48,8 +48,7 @@ TestLevel02 = machine(2)
 TestLevel03 = machine(3)
 
 
-@pytest.mark.parametrize("hundred", range(5))
-@pytest.mark.parametrize("level", [1, 2, 3])
+@pytest.mark.parametrize(("level", "hundred"), [(1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (3, 1), (3, 2), (3, 3)])
 def test_no_storm_breaks_a_policy_or_leaves_anybody_behind(level, hundred):
     for seed in range(100 * hundred, 100 * hundred + 100):
         storm(level, seed)

@@ -3,6 +3,7 @@
 import json
 import re
 from concurrent.futures import Future
+from functools import partial
 from random import Random
 
 import pytest
@@ -284,12 +285,17 @@ NUMBER, CITIES = "[0-9]{3}-[a-z]{2,4}", ["Paris", "Rome, Italy", "東京 🔥"]
 
 
 @pytest.mark.default_model
-@pytest.mark.parametrize("level", [3, 5])
-def test_the_default_model_says_only_what_is_valid_and_others_do_not_notice(level):
+def test_the_default_model_says_only_what_is_valid_and_others_do_not_notice():
     from minipaged import LLM
+    from minipaged.loading import load_model
 
-    options = {"num_speculative_tokens": 3} if level == 5 else {}
-    llm = LLM("smollm2-135m", engine=load(level).Engine, max_model_len=96, num_blocks=256, **options)
+    model = load_model(EngineConfig())  # once for both
+    for level, options in ((3, {}), (5, {"num_speculative_tokens": 3})):
+        build = partial(load(level).Engine, model=model)
+        check_the_default_model(LLM("smollm2-135m", engine=build, max_model_len=96, num_blocks=256, **options))
+
+
+def check_the_default_model(llm):
     kinds = [{"json": SCHEMA}, {"regex": NUMBER}, {"choice": CITIES}]
     asked = [SamplingParams(seed=s, max_tokens=48, structured_outputs=kind) for kind in kinds for s in (0, 1)]
     free = [SamplingParams(temperature=0, max_tokens=8), SamplingParams(seed=3, max_tokens=8)]

@@ -66,7 +66,7 @@ CASES = [*(("as it is", guesser) for guesser in GUESSERS), *((params, "a draft m
 
 @pytest.mark.parametrize(("params", "guesser"), CASES)
 def test_the_first_three_words_have_exactly_the_model_s_distribution(params, guesser):
-    check_frequencies(draws(PARAMS[params], GUESSERS[guesser]), PARAMS[params])
+    check_frequencies(draws(PARAMS[params], GUESSERS[guesser], 6000), PARAMS[params])
 
 
 def test_the_law_that_frequencies_are_held_against_adds_up():
