@@ -1,10 +1,12 @@
 """python -m levels            the ladder: number, name, question and command
 python -m levels diff 3 4   what level 04 changed in Scheduler and Engine
-python -m levels compare    every level on one workload: a table, a picture"""
+python -m levels compare    every level on one workload: a table, a picture
+python -m levels exercise 4             a level's key part, for you to write
+python -m levels check 4 --mine DIR     yours under the project's own tests"""
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from difflib import unified_diff
 from inspect import getsource
 from typing import Any
@@ -14,6 +16,7 @@ from rich.syntax import Syntax
 
 from levels import NAMES, load
 from levels.compare import add_compare_flags, compare
+from levels.exercises import check_exercise, write_exercise
 from levels.lesson import claim
 from minipaged.cli import DONE, Parser, guarded, leave
 
@@ -33,9 +36,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     diff_parser.add_argument("a", type=int, metavar="A", help="a level's number")
     diff_parser.add_argument("b", type=int, metavar="B", help="another's")
     add_compare_flags(commands.add_parser("compare", help="every level on one workload"))
+    add_exercise_flags(commands)
     args = parser.parse_args(argv)
-    work = {None: show_ladder, "diff": show_diff, "compare": compare}[args.command]
+    work = WORK[args.command]
     return guarded(parser.prog, args.debug, lambda: work(args))
+
+
+def add_exercise_flags(commands: Any) -> None:
+    exercise = commands.add_parser("exercise", help="a level's key part, for you to write")
+    check = commands.add_parser("check", help="what you wrote, under the project's own tests")
+    for parser in (exercise, check):
+        parser.add_argument("number", type=int, metavar="LEVEL", help="a level's number")
+    exercise.add_argument("--out", metavar="DIR", help="where to write it (default exercise_NN)")
+    check.add_argument("--mine", metavar="DIR", required=True, help="where you wrote it")
 
 
 def show_ladder(args: Any) -> int:
@@ -68,6 +81,14 @@ def show_diff(args: Any) -> int:
         sys.stdout.write(text)
     return DONE
 
+
+WORK: dict[str | None, Callable[[Any], int]] = {
+    None: show_ladder,
+    "diff": show_diff,
+    "compare": compare,
+    "exercise": write_exercise,
+    "check": check_exercise,
+}
 
 if __name__ == "__main__":
     leave(main)

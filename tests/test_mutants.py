@@ -11,15 +11,14 @@ import importlib
 import sys
 import tomllib
 from contextlib import contextmanager
-from importlib.abc import MetaPathFinder
-from importlib.machinery import SourceFileLoader
-from importlib.util import spec_from_file_location
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
+
+from .swap import Swap
 
 ROOT = Path(__file__).parent.parent
 DOWNSTAIRS = {"attention", "input_batch", "kernels", "kv_cache", "models", "runner"}
@@ -49,6 +48,7 @@ class Mutant(NamedTuple):
     fault: str
     old: str
     new: str
+    report: str = ""  # where somebody had it
 
     @property
     def module(self):
@@ -70,20 +70,6 @@ def read_mutants():
 MUTANTS = list(read_mutants())
 
 
-class Swap(MetaPathFinder, SourceFileLoader):
-    """Finds one module, and gives it other text."""
-
-    def __init__(self, mutant):
-        super().__init__(mutant.module, str(ROOT / mutant.file))
-        self.text = mutant.text()
-
-    def find_spec(self, name, path, target=None):
-        return spec_from_file_location(name, self.path, loader=self) if name == self.name else None
-
-    def get_code(self, name):
-        return compile(self.text, self.path, "exec")
-
-
 def is_upstairs(name):
     room = name.split(".")
     return len(room) > 1 and room[0] in ("minipaged", "levels", "tests") and room[1] not in DOWNSTAIRS
@@ -92,7 +78,7 @@ def is_upstairs(name):
 @contextmanager
 def imported_anew(mutant=None):
     """Inside, everything that holds no tensor is imported from its text, or the mutant's; outside, all is as before."""
-    finders = [Swap(mutant)] if mutant else []
+    finders = [Swap(mutant.module, ROOT / mutant.file, mutant.text())] if mutant else []
     saved = {name: sys.modules.pop(name) for name in list(sys.modules) if is_upstairs(name)}
     sys.meta_path[:0] = finders
     try:

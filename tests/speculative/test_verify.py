@@ -4,18 +4,61 @@ from itertools import product
 
 import pytest
 import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from levels import load
-from minipaged.batch import Row
+from minipaged.batch import Chunk, Row, pack
 from minipaged.config import EngineConfig
 from minipaged.loading import load_model
-from minipaged.sampling import distribution
+from minipaged.sampling import distribution, sample
 from minipaged.sampling_params import SamplingParams
-from minipaged.speculative.verify import choose
+from minipaged.sequence import Sequence
+from minipaged.speculative.drafter import Guess
+from minipaged.speculative.verify import choose, verify
 
 from ..chances import NUM_DRAWS, Dice, check_frequencies, draws, p_value
 from ..drafters import Scripted, drafting_with, noise, scripted
 from ..tiny import tiny_model
+
+words = st.integers(0, 2)
+guessed = st.lists(
+    st.tuples(st.lists(words, max_size=3), st.lists(words, min_size=4, max_size=4)), min_size=1, max_size=3
+)
+weights = st.lists(st.integers(0, 3), min_size=3, max_size=3).filter(any)
+
+
+@given(guessed)
+def test_what_agrees_stands(chunks):
+    """Each chunk guessed some words and is told four; a last one is in the middle of its prompt."""
+    seqs = [
+        Sequence(str(i), [0], SamplingParams(temperature=0), max_len=99, block_table=[i]) for i in range(len(chunks))
+    ]
+    prompt = Sequence("prompt", [0, 1, 2], SamplingParams(temperature=0), max_len=99, block_table=[9])
+    plan = [*(Chunk(seq, 1, tuple(guess)) for seq, (guess, _) in zip(seqs, chunks, strict=True)), Chunk(prompt, 2)]
+    said = [word for guess, told in chunks for word in told[: len(guess) + 1]]
+    logits = torch.nn.functional.one_hot(torch.tensor(said), 3).float()
+    guesses = [*(Guess(tuple(guess)) for guess, _ in chunks), Guess()]
+    *kept, nothing = verify(pack(plan, block_size=16), logits, guesses, sample)
+    assert nothing == [], "a chunk in the middle of a prompt says nothing"
+    for (guess, told), tokens in zip(chunks, kept, strict=True):
+        num_right = next((i for i, word in enumerate(guess) if word != told[i]), len(guess))
+        facts = {"guess": guess, "said": told[: len(guess) + 1], "kept": tokens}
+        assert tokens == told[: num_right + 1], f"what agrees stands, then one word of the model's own: {facts}"
+
+
+@given(p=weights, q=weights, x=words)
+def test_what_stands_and_what_replaces_it(p, q, x):
+    assume(q[x] > 0)
+    facts = {"p": p, "q": q, "guess": x}
+    p, q, rows = torch.tensor(p) / sum(p), torch.tensor(q) / sum(q), [Row(SamplingParams(), n, 5) for n in range(100)]
+    said = choose(p.expand(100, 3), q.expand(100, 3), torch.full((100,), x), rows)
+    is_kept, others = said == x, set(said[said != x].tolist())
+    assert is_kept.all() or p[x] < q[x], f"a guess that the model likes at least as much is kept: {facts}"
+    assert not is_kept.any() or p[x] > 0, f"what the model would never say is not kept: {facts}"
+    assert all(p[word] > q[word] for word in others), (
+        f"whatever replaces a guess has more chance with the model than with the guesser: {facts}"
+    )
 
 
 def test_a_wrong_law_has_a_small_p_value_and_the_right_one_has_not():
