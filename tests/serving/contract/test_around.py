@@ -1,6 +1,7 @@
 """The routes around the two: models, health, version, metrics, text to tokens and back."""
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
@@ -30,6 +31,18 @@ def test_every_answer_has_a_number(http: httpx.Client, ours: None) -> None:
     assert answer.json()["id"] == "cmpl-" + answer.headers["x-request-id"]
     assert len(names) == 2
     assert is_refused(complete(http, n=0), 400)
+
+
+def test_two_requests_that_a_client_calls_alike_are_two(http: httpx.Client) -> None:
+    """Whatever name a client sends along, the server has its own for each."""
+    body = {"prompt": PROMPT, "max_tokens": 60, "temperature": 0, "ignore_eos": True, "request_id": "same"}
+    with ThreadPoolExecutor(2) as pool:
+        asking = [
+            pool.submit(http.post, "/v1/completions", json=body, headers={"X-Request-Id": "same"}) for _ in range(2)
+        ]
+        answers = [ok(future.result()) for future in asking]
+    assert answers[0]["choices"] == answers[1]["choices"]
+    assert answers[0]["id"] != answers[1]["id"]
 
 
 def test_text_becomes_tokens_and_tokens_text(http: httpx.Client, ours: None) -> None:
