@@ -20,7 +20,7 @@ from levels.exercises import check_exercise, write_exercise
 from levels.lesson import claim
 from minipaged.cli import DONE, Parser, guarded, leave
 
-SPINE = ("Scheduler", "Engine", "Frontend")
+SPINE = ("Scheduler", "Replica", "Engine", "Frontend")  # a replica is what an engine of several is made of
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -61,7 +61,7 @@ def show_ladder(args: Any) -> int:
 
 
 def spine(number: int) -> list[str]:
-    """The source lines of the level's Scheduler and Engine, wherever they live."""
+    """The source lines of the level's Scheduler, Engine and what else it is made of, wherever they live."""
     module = load(number)
     return "\n".join(getsource(getattr(module, name)) for name in SPINE if hasattr(module, name)).splitlines(True)
 
