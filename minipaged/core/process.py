@@ -8,6 +8,7 @@ Ctrl-C at a terminal is the parent's to answer. Invariant: whatever ends this pr
 line, or sees that it is gone; nothing of it outlives the parent. (From level 07.)"""
 
 import os
+import shutil
 import signal
 import threading
 import traceback
@@ -31,7 +32,7 @@ MakeEngine = Callable[[EngineConfig, int, Path], Turnable]  # config, which repl
 def serve(folder: str, make_engine: MakeEngine) -> int:
     """Run a core that its parent reaches through two sockets in folder; returns the exit code."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=go_with_parent, daemon=True).start()
+    threading.Thread(target=go_with_parent, args=[Path(folder).parent], daemon=True).start()
     with zmq.Context() as context:
         inbox, outbox = context.socket(zmq.PULL), context.socket(zmq.PUSH)
         with inbox, outbox:
@@ -44,10 +45,11 @@ def serve(folder: str, make_engine: MakeEngine) -> int:
     return 0
 
 
-def go_with_parent() -> None:
+def go_with_parent(folder: Path) -> None:
     """stdin is a pipe that only the parent holds: it ends with the parent, however that ends."""
     while os.read(0, 1):
         pass
+    shutil.rmtree(folder, ignore_errors=True)  # still there if it was killed before all were ready
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(1)

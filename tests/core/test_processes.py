@@ -244,6 +244,21 @@ print(*(link.process.pid for link in wire.links), flush=True)
 """
 
 
+def test_a_parent_that_is_killed_while_its_cores_start_leaves_nothing(monkeypatch, folder):
+    monkeypatch.setenv("MINIPAGED_ECHO", "sleeps")
+    program = [sys.executable, "-c", PARENT.format(then="")]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as parent:
+        deadline = time.monotonic() + PATIENCE_S
+        while len(cores := children(parent.pid)) < 2 or not list(folder.glob("*/1/inbox")):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        parent.kill()
+        assert parent.stderr.read() == b""
+    while any(runs(int(core)) for core in cores) or list(folder.iterdir()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 @pytest.mark.parametrize("then", ["time.sleep(60)", "sys.exit(0)"], ids=["killed", "exits without a goodbye"])
 def test_a_parent_that_goes_takes_its_cores_along(then, folder):
     program = [sys.executable, "-c", PARENT.format(then=then)]
