@@ -102,7 +102,7 @@ class ProcessWire:
 
     def start(self, config: EngineConfig, folder: Path, command: Sequence[str]) -> None:
         for replica in range(self.num_replicas):
-            env = environment(replica, self.num_replicas)
+            env = environment(config, replica, self.num_replicas)
             self.links.append(Link(self.context, folder / str(replica), command, env))
             self.links[-1].send(Start(pack_config(config), replica))
 
@@ -152,8 +152,8 @@ class ProcessWire:
         return Died(f"its process {link.process.pid} {link.bury()}")
 
 
-def environment(replica: int, num_replicas: int) -> dict[str, str]:
-    """A replica's share of the cores, and the library that this process has."""
+def environment(config: EngineConfig, replica: int, num_replicas: int) -> dict[str, str]:
+    """A replica's share of the machine, and the library that this process has."""
     env = dict(os.environ)
     if "site-packages" not in ROOT.parts:
         env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
@@ -161,7 +161,26 @@ def environment(replica: int, num_replicas: int) -> dict[str, str]:
         share = max(1, len(os.sched_getaffinity(0)) // num_replicas)
         for name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS"):
             env.setdefault(name, str(share))
+        if config.device != "cpu" and (devices := find_gpus()):
+            env["CUDA_VISIBLE_DEVICES"] = ",".join(share_out(devices, config, replica, num_replicas))
     return env
+
+
+def find_gpus() -> list[str]:
+    """As CUDA would number them; asked without torch."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return [name.strip() for name in visible.split(",") if name.strip()]
+    return [str(i) for i in range(len(list(Path("/dev").glob("nvidia[0-9]*"))))]
+
+
+def share_out(devices: list[str], config: EngineConfig, replica: int, num_replicas: int) -> list[str]:
+    """One for each of a replica's ranks, and none twice. Raises ValueError if there are too few."""
+    num_ranks = config.tensor_parallel_size * config.pipeline_parallel_size
+    if (needed := num_replicas * num_ranks) > len(devices):
+        ranks = f"data_parallel_size {num_replicas} x {num_ranks} ranks each"
+        raise ValueError(f"{ranks} need {needed} GPUs; there are {len(devices)} (or use device cpu)")
+    return devices[replica * num_ranks : (replica + 1) * num_ranks]
 
 
 def leave_nothing(context: "zmq.Context[Socket]", links: list[Link], patience_s: float = GOODBYE_S) -> None:

@@ -14,7 +14,7 @@ import zmq
 
 from minipaged.config import EngineConfig
 from minipaged.core.messages import Abort, Add, Answer, Ask, Died, Report, encode, pack_params
-from minipaged.core.processes import ProcessWire
+from minipaged.core.processes import ProcessWire, environment
 from minipaged.core.wire import Lost
 from minipaged.sampling_params import SamplingParams
 
@@ -230,6 +230,21 @@ def test_with_several_the_one_that_fails_is_named(monkeypatch):
     monkeypatch.setenv("MINIPAGED_ECHO", "refuses")
     with pytest.raises(ValueError, match=r"^replica [01]: num_blocks 3 is not enough"):
         start(2)
+
+
+def test_each_replica_has_its_own_part_of_the_machine(monkeypatch):
+    config = EngineConfig(tensor_parallel_size=2)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(6)))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setenv("NUMBA_NUM_THREADS", "5")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5, 6,GPU-7")
+    second = environment(config, 1, 2)
+    assert (second["OMP_NUM_THREADS"], second["NUMBA_NUM_THREADS"]) == ("3", "5"), "whoever asked for some gets them"
+    assert second["CUDA_VISIBLE_DEVICES"] == "6,GPU-7"
+    with pytest.raises(ValueError, match="data_parallel_size 3 x 2 ranks each need 6 GPUs; there are 4"):
+        environment(config, 0, 3)
+    for same in (environment(config, 0, 1), environment(EngineConfig(device="cpu"), 0, 3)):
+        assert same["CUDA_VISIBLE_DEVICES"] == "4,5, 6,GPU-7"
 
 
 PARENT = """
