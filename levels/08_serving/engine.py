@@ -9,9 +9,10 @@
 Invariant: nothing below knows that anybody listens; whoever goes away leaves no request and no block behind
 (minipaged/serving)."""
 
+from minipaged.engine import Engine as Replica
 from minipaged.parallel.data_parallel import DataParallelEngine as Engine
 from minipaged.scheduler import Scheduler
 from minipaged.serving.async_llm import AsyncLLM as Frontend
 from minipaged.serving.server import serve
 
-__all__ = ["Engine", "Frontend", "Scheduler", "serve"]
+__all__ = ["Engine", "Frontend", "Replica", "Scheduler", "serve"]
