@@ -215,8 +215,8 @@ class Replicas:
                 futures.append(future)
         return futures
 
-    def close(self) -> list[Told]:
-        """Leave no process behind; whoever still waits is told."""
+    def close(self, reason: str = "it was shut down") -> list[Told]:
+        """Leave no process behind; whoever still waits is told why."""
         self.wire.close()
         with self.lock:
-            return [told for replica in self.living for told in self.mourn(replica, "it was shut down")]
+            return [told for replica in self.living for told in self.mourn(replica, reason)]

@@ -10,6 +10,7 @@ behind; an engine that dies is the end of every waiting caller, with the reason.
 
 import asyncio
 import threading
+import traceback
 import weakref
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from ..core.start import start_processes
 from ..detokenizer import Detokenizer
 from ..llm import Prompt, encode_prompt, make_config
 from ..outputs import RequestOutput
+from ..progress import say
 from ..sampling_params import SamplingParams
 from ..sequence import Sequence
 from ..stop_strings import StopStrings
@@ -199,8 +201,12 @@ def read_along(decode: Detokenizer, seq: Sequence) -> None:
 
 def listen(replicas: Replicas, boxes: dict[int, Box], left: threading.Event) -> None:
     """The listening thread, until it may leave or nobody is left to listen to."""
-    while replicas.error is None and not left.is_set():
-        deliver(replicas, boxes, replicas.poll(LISTEN_S))
+    try:
+        while replicas.error is None and not left.is_set():
+            deliver(replicas, boxes, replicas.poll(LISTEN_S))
+    except Exception as error:  # whatever it is, nobody may wait for ever
+        say(f"the listening thread broke:\n{traceback.format_exc()}")
+        deliver(replicas, boxes, replicas.close(f"nobody listens to it any more: {type(error).__name__}: {error}"))
 
 
 def deliver(replicas: Replicas, boxes: dict[int, Box], news: list[Told]) -> None:

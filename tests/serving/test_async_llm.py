@@ -366,6 +366,20 @@ def test_drain_lets_nobody_in_and_waits_and_shutdown_tells_who_is_left():
     run(stop())
 
 
+def test_a_fault_in_the_listening_thread_is_the_end_of_every_caller_too(monkeypatch, capfd):
+    async def break_it():
+        async with start() as llm:
+            task = asyncio.create_task(last(llm, [MUD, 6], greedy(50)))
+            while not llm.stats().num_running:
+                await asyncio.sleep(0.005)
+            monkeypatch.setattr(llm.replicas.ledger, "write", None)
+            with pytest.raises(EngineDeadError, match="nobody listens to it any more: TypeError"):
+                await task
+
+    run(break_it())
+    assert "the listening thread broke" in capfd.readouterr().err
+
+
 def test_a_letterbox_keeps_the_newest_and_a_feed_the_newest_few():
     async def fill():
         box, feed = Letterbox[int](), Feed[int](2)
