@@ -6,10 +6,12 @@
        +->  preparing                          from level 03: until its grammar is compiled (structured.py)
 
 Invariant: a live sequence is in exactly one of the three; `running` is sorted as the queue is, so whoever gives way is
-its last; an engine that has work and makes no progress raises instead of turning for ever. (From level 02.)"""
+its last; a sequence in flight (from level 06) keeps its memory until it lands; an engine that has work and makes no
+progress raises instead of turning for ever. (From level 02.)"""
 
 import sys
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from collections.abc import Sequence as SequenceOf
 from concurrent.futures import FIRST_COMPLETED, wait
 
@@ -29,8 +31,9 @@ LONGEST_WAIT_S = 0.05  # for a grammar, when there is nothing else to do
 class SchedulerBase(ABC):
     """The verbs; a level's Scheduler is a paragraph written with them."""
 
-    def __init__(self, config: EngineConfig, blocks: BlockManager):
+    def __init__(self, config: EngineConfig, blocks: BlockManager, max_concurrent_batches: int = 1):
         self.config, self.blocks = config, blocks
+        self.max_concurrent_batches = max_concurrent_batches  # in flight, from level 06 on
         self.waiting = RequestQueue(config.scheduling_policy)
         self.running = RequestQueue(config.scheduling_policy)
         self.preparing = RequestQueue(config.scheduling_policy)
@@ -74,11 +77,18 @@ class SchedulerBase(ABC):
         self.trace.admitted(seq)
         return seq
 
+    def ready(self) -> Iterator[Sequence]:
+        """The running sequences that a step may touch, in order."""
+        for seq in self.running:
+            if not seq.in_flight:
+                yield seq
+
     def make_room(self, seq: Sequence, plan: Plan) -> bool:
-        """Reserve seq's share; while blocks are short, the last in line gives way. False: seq does not run now."""
+        """Reserve seq's share; while blocks are short, the last in line gives way, or will when it has landed.
+        False: seq does not run now."""
         while not self.blocks.reserve(seq, plan.share(seq)):
             plan.crowded = True
-            if self.preempt() is seq:
+            if self.running[-1].in_flight or self.preempt() is seq:
                 return False
         return True
 
@@ -95,6 +105,7 @@ class SchedulerBase(ABC):
     def start_over(self) -> None:
         """A step broke: everybody gives way, for whoever borrowed a block may have borrowed what was never written."""
         while self.running:
+            assert not self.running[-1].in_flight, "when a batch breaks, all behind it do"
             self.preempt()
 
     def retire(self) -> list[Sequence]:
@@ -102,7 +113,7 @@ class SchedulerBase(ABC):
         refused = [seq for seq in self.preparing if seq.finished]
         for seq in refused:
             self.preparing.remove(seq)
-        done = [seq for seq in self.running if seq.finished]
+        done = [seq for seq in self.running if seq.finished and not seq.in_flight]
         for seq in done:
             self.running.remove(seq)
             self.blocks.release(seq)
@@ -181,7 +192,7 @@ class EngineBase(ABC):
         if not chunks and not done and (waiting or running):
             raise RuntimeError(f"no progress: {len(waiting)} waiting, {len(running)} running")
         if chunks or done:
-            self.trace.finish(done, self.occupancy)
+            self.trace.finish([seq for seq in done if seq.finish_reason != "abort"], self.occupancy)
         return outputs
 
     def reset_prefix_cache(self) -> bool:

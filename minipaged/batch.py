@@ -41,16 +41,21 @@ class Plan:
 
     budget: int = sys.maxsize  # tokens still to give away
     max_chunk_len: int = sys.maxsize
+    seats: int = sys.maxsize  # chunks that it may have
     chunks: list[Chunk] = field(default_factory=list)
     crowded: bool = False  # somebody found no room
 
     @property
     def is_open(self) -> bool:
-        return self.budget > 0 and not self.crowded
+        return self.budget > 0 and not self.is_full and not self.crowded
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.chunks) >= self.seats
 
     def share(self, seq: Sequence) -> int:
         """How many of its pending tokens seq may run in this step."""
-        return min(seq.num_pending, self.budget, self.max_chunk_len)
+        return 0 if self.is_full else min(seq.num_pending, self.budget, self.max_chunk_len)
 
     def add(self, seq: Sequence) -> int:
         """Give seq its share, and say how many tokens that is."""

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Protocol
+from typing import Any, Protocol
 
 from .config import EngineConfig
 from .desk import FrontDesk
@@ -136,8 +136,10 @@ class Run:
         for record in self.records:
             if record.output is None or not record.output.finished:
                 record.output = aborted(record, self.engine.desk.decode)
-        if self.engine.has_unfinished_requests() and not self.engine.desk.live:
-            self.engine.step()  # runs nothing: level 01 gives its rows back one step after their last sequence ended
+        while self.engine.has_unfinished_requests() and not self.engine.desk.live:
+            # nothing new runs: level 01 gives its rows back one step after their last sequence ended; what is in
+            # flight lands
+            self.engine.step()
 
     def now(self) -> float:
         return time.perf_counter() - self.start
@@ -163,6 +165,11 @@ class Run:
                     record.end_s = now
                     del self.live[output.request_id]
         return outputs
+
+
+def shut_down(engine: Any) -> None:
+    """End what runs for an engine elsewhere; before level 06 nothing does."""
+    getattr(engine, "shutdown", lambda: None)()
 
 
 def aborted(record: Record, decode: Detokenizer) -> RequestOutput:

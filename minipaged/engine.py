@@ -4,11 +4,13 @@
     launch    B1    B2    B3    B4
     land            B1    B2    B3         with one stage, launch and land are the same step
 
-Invariant: a sequence is in at most one batch in flight; what it learns, it learns when its batch lands, in the order of
-launching. (Final since level 06.)"""
+Whoever is in flight is left alone: it is in no second batch, gives no blocks back, and gives way only once it has
+landed. An abort takes its id at once and its memory when it lands. Invariant: a sequence is in at most one batch in
+flight; what it learns, it learns when its batch lands, in the order of launching. (Final since level 06.)"""
 
 from collections import deque
 from concurrent.futures import Future
+from typing import NamedTuple
 
 from .base import EngineBase
 from .batch import DUMMY, Chunk, Plan, advance, pack
@@ -22,6 +24,15 @@ from .runner import ModelRunner
 from .scheduler import Scheduler
 from .speculative import make_drafter, speculate
 from .speculative.drafter import Guess
+from .trace import StepRecord
+
+
+class Flight(NamedTuple):
+    """A batch under way, by its sequences themselves: an id may belong to somebody else before it lands."""
+
+    chunks: list[Chunk]
+    result: "Future[Result]"
+    record: StepRecord
 
 
 class Engine(EngineBase):
@@ -29,10 +40,11 @@ class Engine(EngineBase):
 
     def __init__(self, config: EngineConfig, model: ModelRunner | None = None):
         self.executor = make_executor(config, model)
-        config = self.executor.config
-        super().__init__(FrontDesk(config, self.executor.vocabulary), Scheduler(config, make_block_manager(config)))
+        config, num_batches = self.executor.config, self.executor.max_concurrent_batches
+        desk = FrontDesk(config, self.executor.vocabulary)
+        super().__init__(desk, Scheduler(config, make_block_manager(config), num_batches))
         self.drafter = make_drafter(config, self.executor.target)
-        self.in_flight: deque[tuple[list[Chunk], Future[Result]]] = deque()
+        self.in_flight: deque[Flight] = deque()
         self.num_batches = 0  # handed to the executor
 
     @property
@@ -44,7 +56,7 @@ class Engine(EngineBase):
         plan = self.scheduler.schedule()
         if plan.chunks:
             self.launch(plan)
-            if len(self.in_flight) < self.executor.max_concurrent_batches:
+            if len(self.in_flight) < self.scheduler.max_concurrent_batches:
                 return []  # fill the pipeline before waiting for it
         return self.land() if self.in_flight else self.retire([], [])
 
@@ -52,14 +64,38 @@ class Engine(EngineBase):
         guesses = speculate(plan, self.drafter, self.blocks)
         batch = pack(plan.chunks, self.config.block_size)
         self.num_batches += 1
-        self.in_flight.append((plan.chunks, self.executor.execute(batch, guesses)))
+        result = self.executor.execute(batch, guesses)
+        self.in_flight.append(Flight(plan.chunks, result, self.trace.hand_over()))
+        self.pin(plan.chunks, in_flight=True)
 
     def land(self) -> list[RequestOutput]:
-        chunks, future = self.in_flight.popleft()
-        tokens, measured = future.result()
+        chunks, result, record = self.in_flight[0]
+        tokens, measured = self.wait_for(result)
+        self.in_flight.popleft()  # and not before: the wait may be interrupted
+        self.pin(chunks, in_flight=False)
+        self.trace.land(record)
         advance(chunks, tokens, measured)
         self.drafter.length.learn(chunks, tokens)
         return self.retire(chunks, tokens)
+
+    def wait_for(self, result: "Future[Result]") -> Result:
+        """If a batch fails, so do all behind it: nobody is in flight any more."""
+        try:
+            return result.result()
+        except Exception:
+            while self.in_flight:
+                self.pin(self.in_flight.popleft().chunks, in_flight=False)
+            raise
+
+    def pin(self, chunks: list[Chunk], *, in_flight: bool) -> None:
+        for chunk in chunks:
+            chunk.seq.in_flight = in_flight
+
+    def check_integrity(self) -> None:
+        super().check_integrity()
+        flying = [chunk.seq for flight in self.in_flight for chunk in flight.chunks]
+        assert len(flying) == len(set(flying)), "a sequence is in at most one batch in flight"
+        assert {*flying} == {seq for seq in self.scheduler.running if seq.in_flight}, "whoever is in flight runs"
 
     def run_dummy(self) -> None:
         """One token of nobody's, for the sake of replicas that share their experts with this one (level 07)."""
@@ -67,4 +103,5 @@ class Engine(EngineBase):
         self.executor.execute(DUMMY, [Guess()]).result()
 
     def shutdown(self) -> None:
+        """No process is left. May be called any number of times."""
         self.executor.shutdown()

@@ -16,14 +16,20 @@ class Scheduler(SchedulerBase):
 
     def schedule(self) -> Plan:
         plan = self.begin(self.config.max_num_batched_tokens, self.config.max_chunk_len)
-        if not self.blocks.is_sound(self.running):
+        if not self.blocks.is_sound(self.ready()):
             self.start_over()
-        for seq in self.running:
+        plan.seats = self.divide(len(self.running))
+        for seq in self.ready():
             if self.make_room(seq, plan):
                 self.run(seq, plan)
+        plan.seats = self.divide(len(self.running) + len(self.waiting))
         while plan.is_open and (head := self.head()) and self.blocks.adopt(head):
             self.run(self.admit(), plan)
         return plan
+
+    def divide(self, num_seqs: int) -> int:
+        """A batch's part of so many sequences: the first one would take them all, and the next stage wait for it."""
+        return -(-min(num_seqs, self.config.max_num_seqs) // self.max_concurrent_batches)
 
     def run(self, seq: Sequence, plan: Plan) -> None:
         """Give seq its share, and let others borrow it from now on."""

@@ -56,6 +56,7 @@ class Sequence:
     num_named_blocks: int = 0  # how many of block_table are published
     num_preemptions: int = 0
     num_cached_tokens: int = 0
+    in_flight: bool = False  # in a batch that has not landed yet, from level 06 on
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     error: str | None = None

@@ -50,7 +50,7 @@ def noise(vocab_size):
 
 
 def scripted(make_guess):
-    return lambda engine, answer_to: Scripted(engine.drafter.length, make_guess(answer_to, engine.model.vocab_size))
+    return lambda engine, answer_to: Scripted(engine.drafter.length, make_guess(answer_to, engine.desk.vocabulary.size))
 
 
 def ngram(engine, answer_to):

@@ -74,6 +74,16 @@ class StepTrace:
         # an interrupted step leaves nothing behind
         self.now = StepRecord(self.num_taken + len(self.steps), moment - self.started_at)
 
+    def hand_over(self) -> StepRecord:
+        """The record of a step whose batch is under way; `land` takes it back."""
+        record, self.now = self.now, StepRecord(0, self.now.t_s)
+        return record
+
+    def land(self, record: StepRecord) -> None:
+        """Go on with a record that was handed over; whoever gave way since without a batch of its own is in it."""
+        record.preempted += self.now.preempted
+        self.now = record
+
     def admitted(self, seq: Sequence) -> None:
         self.now.admitted.append(seq.request_id)
         add(self.now.cached_tokens, seq.request_id, seq.num_computed_tokens)
@@ -106,6 +116,7 @@ class StepTrace:
         self.now.finished = [seq.request_id for seq in finished]
         for name, value in occupancy._asdict().items():
             setattr(self.now, name, value)
+        self.now.step = self.num_taken + len(self.steps)
         self.steps.append(self.now)
 
     def take(self) -> list[StepRecord]:
