@@ -69,7 +69,7 @@ def measure(numbers: Sequence[int], model_name: str) -> list[Outcome]:
     config = EngineConfig(model=model_name, **CONFIG)
     asked: Located = [(f"request {i}", parse(wanted, GREEDY)) for i, wanted in enumerate(REQUESTS)]
     model = load_model(config)
-    requests, outcomes = tokenize(asked, model), []
+    requests, outcomes = tokenize(asked, model.vocabulary), []
     for number in numbers:
         newer = {name: value for since in FROM_LEVEL if since <= number for name, value in FROM_LEVEL[since].items()}
         engine = load(number).Engine(replace(config, **newer), model)

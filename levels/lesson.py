@@ -10,7 +10,9 @@ import ast
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +33,11 @@ from minipaged.cli import (
 )
 from minipaged.config import EngineConfig
 from minipaged.display import watch
-from minipaged.driver import Request, Run
+from minipaged.driver import Request, Run, shut_down
 from minipaged.prompts import Wanted, located, parse, read_lines
 from minipaged.report import Outcome, make_table
 from minipaged.results import make_document
+from minipaged.vocabulary import Vocabulary
 
 FILE_WIDTH = 240  # of a table where nobody says how wide it may be
 Located = list[tuple[str, Wanted]]  # where a request comes from, for errors; and what it says
@@ -69,25 +72,46 @@ class Lesson:
         self.number, self.args, self.demo = number, args, demo
         self.is_demo = not args.prompt and args.prompts is None
         self.params = default_params(args)
-        settings = demo.CONFIG if self.is_demo else {}
-        self.config = EngineConfig(**{**settings, **engine_options(args, number)})
+        self.config = EngineConfig(**self.choose_settings(engine_options(args, number)))
+
+    def choose_settings(self, given: dict[str, Any]) -> dict[str, Any]:
+        """The demonstration's, and the user's in their place; of those that belong together, all or none."""
+        together = getattr(self.demo, "TOGETHER", ())
+        given_together = any(name in given for name in together)
+        settings = self.demo.CONFIG if self.is_demo else {}
+        kept = {name: value for name, value in settings.items() if not (given_together and name in together)}
+        return {**kept, **given}
 
     def run(self, prog: str) -> int:
         check_targets(json=self.args.json, trace=self.args.trace)
         asked = self.read()
-        self.model = load_model(self.config)
-        requests = tokenize(asked, self.model)
-        engine = load(self.number).Engine(self.config, self.model)
-        check(engine, asked, requests)
-        below = self.run_below(requests)
-        outcome = run_level(self.number, engine, requests)
-        del engine  # and whatever processes it has
-        self.write(outcome)
-        if "-" in (self.args.json, self.args.trace):
-            return verdict(prog, [outcome])
-        self.show([*below, outcome])
-        more = self.run_more() if self.is_demo and not outcome.interrupted else []
+        with ExitStack() as self.engines:
+            engine = self.make_engine(self.config)
+            requests = tokenize(asked, engine.desk.vocabulary)
+            check(engine, asked, requests)
+            below = self.run_below(requests)
+            outcome = run_level(self.number, engine, requests)
+            self.write(outcome)
+            if "-" in (self.args.json, self.args.trace):
+                return verdict(prog, [outcome])
+            self.show([*below, outcome])
+            if not outcome.interrupted:
+                self.explain(engine, requests)
+        with ExitStack() as self.engines:  # what has been shown makes room
+            more = self.run_more(engine.desk.vocabulary) if self.is_demo and not outcome.interrupted else []
         return verdict(prog, [outcome, *more])
+
+    def make_engine(self, config: EngineConfig) -> Any:
+        """This level's, with the model in this process unless others have it; ended with the lesson."""
+        model = self.model if config.chosen_backend == "uniproc" else None
+        engine = load(self.number).Engine(config, model)
+        self.engines.callback(shut_down, engine)
+        return engine
+
+    @cached_property
+    def model(self) -> Any:
+        """The whole of it, for whoever runs it in this process."""
+        return load_model(self.config)
 
     def read(self) -> Located:
         """The requests as they were asked for, still as text."""
@@ -112,7 +136,9 @@ class Lesson:
             return []
         newer: dict[str, Any] = {f.name: f.default for f in fields(EngineConfig) if f.metadata["level"] > number}
         try:
-            engine = load(number).Engine(replace(self.config, **newer), self.model)
+            config = replace(self.config, **newer)
+            model = self.model if self.config.chosen_backend == "uniproc" else load_model(config)
+            engine = load(number).Engine(config, model)
         except ValueError as error:  # a setting of the user's that only this level can serve
             Console(stderr=True).print(Text(f"{NAMES[number - 1]} cannot run this: {error}"), soft_wrap=True)
             return []
@@ -121,13 +147,18 @@ class Lesson:
             raise KeyboardInterrupt
         return [outcome]
 
-    def run_more(self) -> list[Outcome]:
+    def explain(self, engine: Any, requests: list[Request]) -> None:
+        """What no table of two levels shows."""
+        if self.is_demo and hasattr(self.demo, "explain"):
+            self.demo.explain(engine, requests, results_console())
+
+    def run_more(self, vocabulary: Vocabulary) -> list[Outcome]:
         """What else the demonstration shows, each part a table of its own: other requests, or other settings."""
         outcomes: list[Outcome] = []
         for title, wishes, change in getattr(self.demo, "MORE", ()):
-            requests = tokenize([(title, parse(wanted, self.params)) for wanted in wishes], self.model)
+            requests = tokenize([(title, parse(wanted, self.params)) for wanted in wishes], vocabulary)
             below = self.run_below(requests)
-            engine = load(self.number).Engine(change(self.config), self.model)
+            engine = self.make_engine(change(self.config))
             outcomes.append(run_level(self.number, engine, requests))
             results_console().print(make_table(title, [*below, outcomes[-1]], self.demo.LOOK_AT))
             if outcomes[-1].interrupted:
@@ -174,11 +205,11 @@ def load_model(config: EngineConfig) -> Any:
     return load_model(config)
 
 
-def tokenize(asked: Located, model: Any) -> list[Request]:
+def tokenize(asked: Located, vocabulary: Vocabulary) -> list[Request]:
     requests = []
     for where, wanted in asked:
         with located(where):
-            requests.append(wanted.tokenize(model.vocabulary.tokenizer))
+            requests.append(wanted.tokenize(vocabulary.tokenizer))
     return requests
 
 

@@ -99,7 +99,8 @@ def add_engine_flag(group: Any, f: Any, defaults: dict[str, Any]) -> None:
         group.add_argument(flag(f.name), action=argparse.BooleanOptionalAction, default=None, help=text)
         return
     is_text = isinstance(f.default, str) or f.type == str | None
-    kind = {"gpu_memory_utilization": float}.get(f.name, str if is_text else int)
+    is_number = isinstance(f.default, float) or f.type == float | None
+    kind = float if is_number else str if is_text else int
     metavar = None if f.name in CHOICES else {str: "NAME", int: "N", float: "F"}[kind]
     group.add_argument(flag(f.name), type=kind, choices=CHOICES.get(f.name), metavar=metavar, help=text)
 

@@ -64,6 +64,9 @@ class EngineConfig:
     tensor_parallel_size: int = option(1, 6, "split every layer's weights across so many ranks")
     pipeline_parallel_size: int = option(1, 6, "split the layers into so many stages")
     pipeline_layers: str | None = option(None, 6, "layers of each stage, e.g. 10,12,8; default: as even as can be")
+    rank_memory_gb: float | None = option(
+        None, 6, "what one rank may hold, weights and KV cache together; default: as much as its device has"
+    )
     distributed_executor_backend: str = option(
         "auto", 6, "who runs the ranks; auto: this process if there is one, else mp"
     )
@@ -82,12 +85,16 @@ class EngineConfig:
         check_integer("max_model_len", self.max_model_len, 2, optional=True)  # one token in, one token out
         check_integer("num_blocks", self.num_blocks, 1, optional=True)
         check_number("gpu_memory_utilization", self.gpu_memory_utilization, 0, 1, above_low=True)
+        if self.rank_memory_gb is not None:
+            check_number("rank_memory_gb", self.rank_memory_gb, 0, above_low=True)
         check_integer("seed", self.seed, -(2**63), 2**63 - 1)
         check_integer("long_prefill_token_threshold", self.long_prefill_token_threshold, 0)
         for name in ("enable_prefix_caching", "enable_expert_parallel"):
             check_boolean(name, getattr(self, name))
         self.check_speculation()
         self.check_stages()
+        if self.distributed_executor_backend == "uniproc" and self.num_ranks > 1:
+            raise ValueError(f"distributed_executor_backend uniproc is one process, not {self.num_ranks} ranks")
 
     def check_speculation(self) -> None:
         check_integer("num_speculative_tokens", self.num_speculative_tokens, 0)
@@ -118,6 +125,18 @@ class EngineConfig:
     def stage_layers(self) -> tuple[int, ...] | None:
         """How many layers each stage is to have; None: as even as can be."""
         return None if self.pipeline_layers is None else tuple(map(int, self.pipeline_layers.split(",")))
+
+    @property
+    def num_ranks(self) -> int:
+        """Into how many shares the model is split."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
+
+    @property
+    def chosen_backend(self) -> str:
+        """Who runs the ranks, never "auto"."""
+        if self.distributed_executor_backend != "auto":
+            return self.distributed_executor_backend
+        return "mp" if self.num_ranks > 1 else "uniproc"
 
     @property
     def max_chunk_len(self) -> int:

@@ -17,7 +17,8 @@ from .batch import DUMMY, Chunk, Plan, advance, pack
 from .config import EngineConfig
 from .desk import FrontDesk
 from .outputs import RequestOutput
-from .parallel.executor import Executor, make_executor
+from .parallel.backends import make_executor
+from .parallel.executor import Executor
 from .parallel.worker import Result
 from .prefix import make_block_manager
 from .runner import ModelRunner

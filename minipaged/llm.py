@@ -9,11 +9,11 @@ that call runs; a request that fails while it runs does not raise, its finish_re
 
 from collections.abc import Callable
 from dataclasses import fields
-from typing import Any
+from typing import Any, Self
 
 from .checks import check_integer
 from .config import DEFAULT_MODEL, EngineConfig
-from .driver import AnyEngine, OnStep, Request, Run
+from .driver import AnyEngine, OnStep, Request, Run, shut_down
 from .outputs import RequestOutput
 from .prompts import read_source
 from .sampling_params import SamplingParams
@@ -29,6 +29,16 @@ class LLM:
     ):
         self.engine: AnyEngine = (engine or finished_engine)(make_config(model=str(model), **options))
         self.tokenizer: Any = self.engine.desk.vocabulary.tokenizer
+
+    def shutdown(self) -> None:
+        """End what runs for this engine elsewhere; leaving a `with LLM(...) as llm` does so, and the program's end."""
+        shut_down(self.engine)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        self.shutdown()
 
     def generate(
         self,

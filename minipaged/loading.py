@@ -16,7 +16,7 @@ import torch
 
 from .batch import Row
 from .config import EngineConfig
-from .memory import choose_max_model_len, keep_memory
+from .memory import check_weights, choose_max_model_len, keep_memory
 from .models.config import ModelConfig, read_model_config
 from .models.decoder import Decoder
 from .models.hub import resolve_model
@@ -89,6 +89,7 @@ def load_decoder(config: EngineConfig, model_config: ModelConfig, folder: Path, 
     if config.device == "cpu":
         keep_memory()
     model = Decoder(model_config, choose_ops(config.attention_backend, dtype, device), dtype, device, place)
+    check_weights(model.num_weight_bytes, config)
     with torch.inference_mode():
         if config.load_format == "dummy":
             fill_with_noise(model)

@@ -2,6 +2,7 @@
 
     GPU    gpu_memory_utilization x all  -  weights  -  the largest step  =  blocks
     CPU    2 GB, but at least one sequence of full length; memory is only missed when it is used
+    both   no more than rank_memory_gb for weights and blocks together, if it is given (level 06)
 
 On a CPU every step takes and gives back the same tens of megabytes; `keep_memory` has them kept. Invariant: blocks that
 are asked for and could never fit are refused before anything runs. (From level 01.)"""
@@ -45,13 +46,28 @@ def choose_num_blocks(runner: "ModelRunner", config: EngineConfig) -> int:
     """All max_num_seqs at full length if the memory allows, and on a CPU one at full length in any case."""
     one, block_bytes = -(-config.max_model_len // config.block_size), count_block_bytes(runner, config)
     if config.device == "cpu":
-        affordable = max(one, CPU_KV_BYTES // block_bytes)
+        free, limit = max(one * block_bytes, CPU_KV_BYTES), ""
     else:
-        affordable = max(0, free_cuda_bytes(runner, config) // block_bytes)
+        free, limit = free_cuda_bytes(runner, config), f"gpu_memory_utilization {config.gpu_memory_utilization}"
+    if config.rank_memory_gb is not None and (left := rank_bytes(config) - runner.model.num_weight_bytes) < free:
+        free, limit = left, f"rank_memory_gb {config.rank_memory_gb}"
+    affordable = max(0, free // block_bytes)
     if affordable < one:
-        share = f"gpu_memory_utilization {config.gpu_memory_utilization} leaves room for {affordable} blocks"
-        raise ValueError(f"{share}; one request of max_model_len {config.max_model_len} needs {one}")
-    return int(min(affordable, config.max_num_seqs * one))
+        needed = f"one request of max_model_len {config.max_model_len} needs {one}"
+        raise ValueError(f"{limit} leaves room for {affordable} blocks; {needed}")
+    return min(affordable, config.max_num_seqs * one)
+
+
+def rank_bytes(config: EngineConfig) -> int:
+    """rank_memory_gb, which was given."""
+    assert config.rank_memory_gb is not None
+    return int(config.rank_memory_gb * 1e9)
+
+
+def check_weights(weight_bytes: int, config: EngineConfig) -> None:
+    """Raises ValueError, before any is read, if the weights alone are more than a rank may hold."""
+    if config.rank_memory_gb is not None and weight_bytes > rank_bytes(config):
+        raise ValueError(f"the weights are {weight_bytes / 1e9:.2f} GB, and rank_memory_gb is {config.rank_memory_gb}")
 
 
 def count_block_bytes(runner: "ModelRunner", config: EngineConfig) -> int:
@@ -67,8 +83,11 @@ def check_memory(runner: "ModelRunner", config: EngineConfig) -> None:
         there = torch.cuda.mem_get_info(runner.device)[1]
     else:
         there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    blocks = f"num_blocks {config.num_blocks} x block_size {config.block_size}"
+    if config.rank_memory_gb is not None and needed + runner.model.num_weight_bytes > rank_bytes(config):
+        both = f"{blocks} and the weights are {(needed + runner.model.num_weight_bytes) / 1e9:.2f} GB"
+        raise ValueError(f"{both}, and rank_memory_gb is {config.rank_memory_gb}")
     if needed > there:
-        blocks = f"num_blocks {config.num_blocks} x block_size {config.block_size}"
         raise ValueError(f"{blocks} need {needed / 1e9:.1f} GB of memory; {config.device} has {there / 1e9:.1f} GB")
 
 

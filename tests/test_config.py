@@ -72,7 +72,8 @@ SINCE = {
     4: {"enable_prefix_caching"},
     5: {"num_speculative_tokens", "speculative_method", "draft_model", "prompt_lookup_min", "prompt_lookup_max"}
     | {"speculative_length"},
-    6: {"tensor_parallel_size", "pipeline_parallel_size", "pipeline_layers", "distributed_executor_backend"},
+    6: {"tensor_parallel_size", "pipeline_parallel_size", "pipeline_layers", "distributed_executor_backend"}
+    | {"rank_memory_gb"},
     7: {"data_parallel_size", "data_parallel_router", "enable_expert_parallel"},
 }
 
@@ -145,3 +146,14 @@ def test_a_seed_has_64_bits(seed):
 def test_every_default_is_legal():
     defaults = {field.name: field.default for field in fields(EngineConfig)}
     assert all(defaults[name] in choices for name, choices in CHOICES.items())
+
+
+def test_one_process_is_one_rank():
+    assert EngineConfig().chosen_backend == "uniproc"
+    assert EngineConfig(tensor_parallel_size=2, pipeline_parallel_size=3).num_ranks == 6
+    assert EngineConfig(pipeline_parallel_size=2).chosen_backend == "mp"
+    assert EngineConfig(distributed_executor_backend="torchrun").chosen_backend == "torchrun"
+    with pytest.raises(ValueError, match="distributed_executor_backend uniproc is one process, not 2 ranks"):
+        EngineConfig(tensor_parallel_size=2, distributed_executor_backend="uniproc")
+    with pytest.raises(ValueError, match="rank_memory_gb must be a number in"):
+        EngineConfig(rank_memory_gb=0)

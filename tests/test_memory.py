@@ -5,7 +5,7 @@ import resource
 import pytest
 import torch
 
-from minipaged import memory
+from minipaged import loading, memory
 from minipaged.config import EngineConfig
 from minipaged.loading import load_model
 from tests.tiny import tiny_model
@@ -50,3 +50,20 @@ def test_what_a_step_gives_back_is_kept_for_the_next():
     memory.keep_memory()
     faults()
     assert faults() < 400
+
+
+def test_weights_that_are_more_than_a_rank_may_hold_are_refused_before_they_are_read(folder, monkeypatch):
+    monkeypatch.setattr(loading, "load_weights", None)
+    with pytest.raises(ValueError, match=r"^the weights are 0\.00 GB, and rank_memory_gb is 1e-05$"):
+        load_model(EngineConfig(model=str(folder), rank_memory_gb=1e-5))
+
+
+def test_blocks_have_what_the_weights_leave_of_a_ranks_memory(model):
+    block_bytes = model.new_kv_cache(1, 16).data.nbytes
+    limit = (model.model.num_weight_bytes + 130 * block_bytes + 1) / 1e9
+    assert model.resolve(EngineConfig(rank_memory_gb=limit)).num_blocks == 130
+    assert model.resolve(EngineConfig(rank_memory_gb=limit, num_blocks=130)).num_blocks == 130
+    with pytest.raises(ValueError, match=r"num_blocks 131 x block_size 16 and the weights are .* rank_memory_gb is"):
+        model.resolve(EngineConfig(rank_memory_gb=limit, num_blocks=131))
+    with pytest.raises(ValueError, match=r"rank_memory_gb .* leaves room for 3 blocks; one request .* needs 128"):
+        model.resolve(EngineConfig(rank_memory_gb=(model.model.num_weight_bytes + 3 * block_bytes + 1) / 1e9))

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 
 from ..batch import Batch
 from ..config import EngineConfig
-from ..loading import Target, load_model
+from ..loading import Target
 from ..runner import ModelRunner
 from ..speculative.drafter import Guess
 from ..vocabulary import Vocabulary
@@ -60,8 +60,3 @@ class UniprocExecutor(Executor):
 
     def shutdown(self) -> None:
         """There is nobody else."""
-
-
-def make_executor(config: EngineConfig, model: ModelRunner | None = None) -> Executor:
-    """The executor that config asks for; a model that is loaded already runs in this process."""
-    return UniprocExecutor(config, model or load_model(config))

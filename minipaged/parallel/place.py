@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
+from ..config import EngineConfig
 from ..models.config import ModelConfig
 from .groups import Alone, Group, Ranks, Traffic
 from .portion import Nth, Portion, split_model
@@ -70,6 +71,19 @@ class Layout(NamedTuple):
     tensor_size: int = 1
     num_stages: int = 1
     stage_layers: tuple[int, ...] | None = None
+
+    @classmethod
+    def of(cls, config: EngineConfig) -> "Layout":
+        return cls(config.tensor_parallel_size, config.pipeline_parallel_size, config.stage_layers)
+
+    def check(self, model: ModelConfig) -> None:
+        """Raises ValueError, naming what would work, if the model cannot be split like this."""
+        split_model(model, Nth(size=self.tensor_size), Nth(size=self.num_stages), self.stage_layers)
+
+    def portion(self, model: ModelConfig, rank: int) -> Portion:
+        """What of the model a rank has."""
+        stage, t = divmod(rank, self.tensor_size)
+        return split_model(model, Nth(t, self.tensor_size), Nth(stage, self.num_stages), self.stage_layers)
 
     @property
     def num_ranks(self) -> int:

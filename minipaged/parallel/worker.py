@@ -37,6 +37,7 @@ class Worker:
         return self.model(batch, self.kv_cache)
 
     def run(self, batch: Batch, guesses: list[Guess]) -> Result:
+        """For the place that answers; the others only take part in the forward."""
         logits = self.forward(batch)
         tokens = verify(batch, logits, guesses, self.model.sample)
         return Result(tokens, measure(batch, logits, tokens))

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from levels import NAMES
+from levels import NAMES, load
 from levels.lesson import main
 from minipaged import loading
 from minipaged.cli import DONE, FAILED, REFUSED
@@ -150,7 +150,7 @@ def test_the_demonstration_runs_the_level_below_and_then_this_one(fake: FakeMode
 
 @pytest.mark.parametrize("level", LEVELS[:-1])  # the last one serves
 def test_the_demonstration_with_a_document_on_stdout_is_that_document(level: int, fake: FakeModel, capsys: Any) -> None:
-    here = ["--distributed-executor-backend", "uniproc"] if level >= 7 else []  # the fake model is in this process
+    here = ["--distributed-executor-backend", "uniproc"] if level >= 6 else []  # the fake model is in this process
     assert main(level, ["--json", "-", *here]) == DONE
     document = json.loads(capsys.readouterr().out)
     assert document["level"] == NAMES[level - 1]
@@ -166,6 +166,23 @@ def test_a_lesson_of_several_parts_is_a_table_for_each(fake: FakeModel, capsys: 
     assert out.count("tokens per forward") == 3
     assert out.count("100% right") == 1, "the model that drafts for itself"
     assert out.count("04 prefix caching") == 3
+
+
+def test_level_06_shows_what_each_rank_holds_and_sends_and_when_it_waits(
+    folder: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = [{"prompt_token_ids": [5 + i, 6], "max_tokens": 6, "ignore_eos": True} for i in range(4)]
+    monkeypatch.setattr(load(6, "demo"), "REQUESTS", few)
+    assert main(6, ["--model", str(folder), "--pipeline-parallel-size", "2"]) == DONE
+    out = capsys.readouterr().out
+    for expected in ("05 speculative", "06 tensor", "All of it on one rank: it fits"):
+        assert expected in out
+    assert out.count("    stage 1  |") == 3
+    assert [f"{n} in flight: stages work" in out for n in (1, 2, 4)] == [True] * 3
+    rows = [line.replace("│", " ").split() for line in out.splitlines() if "MB" in line]
+    assert [(row[0], row[-2:]) for row in rows] == [("0", ["128", "128"]), ("1", ["0", "0"])], (
+        "counted = by the formula"
+    )
 
 
 def test_a_setting_that_the_level_below_cannot_serve_is_said_and_this_level_runs(fake: FakeModel, capsys: Any) -> None:
