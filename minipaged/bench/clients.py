@@ -23,7 +23,7 @@ WORDS = "time year people way day man thing woman life child world school state 
 class Wish:
     """What one client wants."""
 
-    prompt: str
+    prompt: str | list[int]
     max_tokens: int
 
 

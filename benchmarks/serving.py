@@ -1,0 +1,123 @@
+"""What HTTP costs: the finished engine called from Python, and the same engine behind a server, on the same requests.
+
+    python -m benchmarks.serving [--scale F] [--repetitions N] [--out FILE] [--model NAME]
+
+W2, 64 requests at once, and a few requests alone, in turns: first the engine in this process, then a server in one of
+its own with 64 streams to it, each read to its end. Expected: at least nine tenths of the engine's output tokens/s, and
+a first token at most 10 ms later. The clients run in this process and share the machine's cores with the server, as
+they would not elsewhere. A request that fails, or one token less than asked for, is an error. One JSON document with
+the machine, the versions, the commit and every repetition."""
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from statistics import median
+from typing import Any
+
+import httpx
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.machine import describe_commit, describe_machine, describe_versions
+from benchmarks.workloads import Request, make_requests
+from minipaged.bench.clients import Clients, Wish
+from minipaged.bench.figures import Promise, Timing, summarise
+from minipaged.bench.offline import note
+from minipaged.bench.tune import server
+from minipaged.cli import DONE, Parser, check_targets, guarded, write_json
+from minipaged.config import DEFAULT_MODEL
+from minipaged.driver import Request as Wanted
+from minipaged.driver import Run
+from minipaged.llm import LLM
+from minipaged.sampling_params import SamplingParams
+
+Record = dict[str, Any]
+Work = Callable[[list[Request]], tuple[list[Timing], float]]
+Ways = dict[str, Work]
+SETTINGS = {"max_model_len": 2048, "num_blocks": 2048, "max_num_seqs": 64}
+NUM_ALONE = 5
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = Parser(prog="python -m benchmarks.serving", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--scale", metavar="F", type=float, default=0.25, help="of lengths (default %(default)s)")
+    parser.add_argument("--repetitions", metavar="N", type=int, default=3, help="(default %(default)s)")
+    parser.add_argument("--model", metavar="NAME", default=DEFAULT_MODEL, help="(default %(default)s)")
+    parser.add_argument("--out", metavar="FILE", help="write the JSON document there")
+    parser.add_argument("--debug", action="store_true", help="show tracebacks")
+    args = parser.parse_args(argv)
+    return guarded(parser.prog, args.debug, lambda: run(args))
+
+
+def run(args: argparse.Namespace) -> int:
+    check_targets(out=args.out)
+    records = list[Record]()
+    llm = LLM(args.model, **SETTINGS)
+    with server({"model": args.model, **SETTINGS}) as url:
+        ways: Ways = {"python": partial(in_python, llm), "http": partial(over_http, url)}
+        for repetition in range(-1, args.repetitions):  # the first is for warming up
+            found = [measure(name, work, repetition, llm, args.scale) for name, work in ways.items()]
+            records += found if repetition >= 0 else []
+    facts = {"machine": describe_machine(), "versions": describe_versions(), **describe_commit()}
+    if args.out:
+        settings = {"model": args.model, "scale": args.scale, "settings": SETTINGS}
+        write_json({**facts, **settings, "records": records}, args.out)
+    Console(highlight=False).print(make_table(records))
+    return DONE
+
+
+def measure(name: str, work: Work, repetition: int, llm: LLM, scale: float) -> Record:
+    """All of W2 at once, then a few of W1 alone: the same for both ways, and others in each repetition."""
+    size = llm.engine.desk.vocab_size
+    together = work(make_requests("W2", size, repetition, scale=scale))
+    alone = [work(make_requests("W1", size, f"{repetition}/{i}", scale=scale))[0][0] for i in range(NUM_ALONE)]
+    return record(name, repetition, together, alone)
+
+
+def in_python(llm: LLM, requests: list[Request]) -> tuple[list[Timing], float]:
+    params = [SamplingParams(temperature=0, ignore_eos=True, max_tokens=one.max_tokens) for one in requests]
+    wanted = [Wanted(one.prompt_token_ids, each) for one, each in zip(requests, params, strict=True)]
+    start = time.perf_counter()
+    records = Run(llm.engine, wanted).go().records
+    return [note(record) for record in records], time.perf_counter() - start
+
+
+def over_http(url: str, requests: list[Request]) -> tuple[list[Timing], float]:
+    async def ask() -> tuple[list[Timing], float]:
+        limits = httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(base_url=url, timeout=600, limits=limits) as http:
+            wishes = [Wish(one.prompt_token_ids, one.max_tokens) for one in requests]
+            model = (await http.get("/v1/models")).json()["data"][0]["id"]
+            return await Clients(http, model, None).run(wishes, [0.0] * len(wishes))
+
+    return asyncio.run(ask())
+
+
+def record(name: str, repetition: int, together: tuple[list[Timing], float], alone: list[Timing]) -> Record:
+    figures = summarise(*together, Promise())
+    if figures["failed"] or any(timing.error for timing in alone):
+        raise RuntimeError(f"{name}: {figures['errors'] or [timing.error for timing in alone]}")
+    first = [timing.ttft for timing in alone]
+    return {"way": name, "repetition": repetition, **figures, "ttft_alone_s": first}
+
+
+def make_table(records: list[Record]) -> Table:
+    """Medians of the repetitions; the ratio is taken within each."""
+    table = Table(title="64 at once, and one alone")
+    for title in ("", "output tokens/s", "beside Python", "first token alone, p50"):
+        table.add_column(title, justify="right" if title else "left")
+    base = {r["repetition"]: r["output_tokens_per_s"] for r in records if r["way"] == "python"}
+    for way in ("python", "http"):
+        mine = [one for one in records if one["way"] == way]
+        ratio = median(one["output_tokens_per_s"] / base[one["repetition"]] for one in mine)
+        first = median(moment for one in mine for moment in one["ttft_alone_s"])
+        rate = median(one["output_tokens_per_s"] for one in mine)
+        table.add_row(way, f"{rate:.1f}", f"{ratio:.0%}", f"{1000 * first:.1f} ms")
+    return table
+
+
+if __name__ == "__main__":
+    sys.exit(main())
