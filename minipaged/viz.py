@@ -25,7 +25,7 @@ from .sequence import Sequence as TokenSequence
 from .trace import StepRecord, kv_usage
 
 Json = dict[str, Any]
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).resolve().parent.parent
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#F0E442", "#D55E00", "#56B4E9", "#CC79A7", "#8c8c8c")  # Okabe and Ito 2008
 GROUND, INK, FAINT, EMPTY = "#ffffff", "#222222", "#999999", "#eeeeee"
 WAITS, READS, WRITES = "#dddddd", COLORS[1], COLORS[0]
@@ -108,9 +108,9 @@ def draw_block(
         axes.add_patch(Rectangle((x, y + 0.05), 0.96 * share, 0.9, facecolor=colors[seq], edgecolor=INK, hatch=hatch))
     names = " ".join(dict.fromkeys(seq.request_id for _, seq in users))
     label: dict[str, Any] = {"fontsize": 7, "color": INK, "va": "center", "clip_on": True}
-    axes.text(x + 0.05, y + 0.28, str(block), **label | {"fontsize": 5})
+    ground = {"facecolor": GROUND, "edgecolor": "none", "pad": 1, "alpha": 0.8}
+    axes.text(x + 0.05, y + 0.24, str(block), bbox=ground, **label | {"fontsize": 5})
     if names:
-        ground = {"facecolor": GROUND, "edgecolor": "none", "pad": 1, "alpha": 0.8}
         axes.text(
             x + 0.48, y + 0.55, names if len(names) < 9 else f"{len(users)} hold it", ha="center", bbox=ground, **label
         )
@@ -120,7 +120,7 @@ def timeline(trace: Json, title: str = "tokens that each request ran in each ste
     """A row a request, a column a step: how many tokens it ran, how many of them were right guesses."""
     steps = trace["steps"]
     names = list(dict.fromkeys(name for step in steps for name in [*step["num_scheduled_tokens"], *step["admitted"]]))
-    figure, axes = new_figure(min(14.0, 2 + 0.32 * len(steps)), 1.4 + 0.3 * len(names), title)
+    figure, axes = new_figure(min(14.0, max(8.0, 2 + 0.32 * len(steps))), 1.6 + 0.3 * len(names), title)
     for x, step in enumerate(steps):
         for name, num_tokens in step["num_scheduled_tokens"].items():
             draw_share(axes, (x, names.index(name)), step, name, num_tokens, len(steps) <= MAX_NUMBERED)
@@ -143,7 +143,7 @@ def draw_share(axes: Axes, place: tuple[int, int], step: Json, name: str, num_to
     if numbered:
         right = f"\n{step['accepted_tokens'][name]}/{num_drafts}" if num_drafts else ""
         ink = GROUND if color == WRITES else INK
-        axes.text(x + 0.48, y + 0.5, f"{num_tokens}{right}", ha="center", va="center", fontsize=6, color=ink)
+        axes.text(x + 0.48, y + 0.5, f"{num_tokens}{right}", ha="center", va="center", fontsize=7, color=ink)
 
 
 def waterfall(document: Json, trace: Json, title: str = "from its arrival to its last word") -> Figure:

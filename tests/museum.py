@@ -1,0 +1,106 @@
+"""The museum of faults: every mutant on a page, with the history that gives it away.
+
+    tests/mutants/*.toml        the fault, the edit, and the public report if there is one
+    tests/mutants/caught.json   for those that a state machine judges: the sentence it breaks, and the shortest history
+    docs/museum.md              both, as a page to read; a test says whether it is current
+
+`python -m tests.museum` writes the page; with `--look` it first looks for all histories anew, which takes minutes. Only
+block managers have one: an engine's whole life is too long to be read."""
+
+import difflib
+import importlib
+import json
+import sys
+import textwrap
+from itertools import groupby
+from pathlib import Path
+
+from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import engine
+from hypothesis.stateful import run_state_machine_as_test
+
+from .learner import MOST_SHRINKING_S, history, read_message, smallest
+from .test_mutants import BROKEN_PROMISES, MACHINES, MUTANTS, imported_anew
+
+ROOT = Path(__file__).parent.parent
+PAGE, CAUGHT = ROOT / "docs" / "museum.md", Path(__file__).parent / "mutants" / "caught.json"
+THOROUGH = settings(
+    max_examples=200,
+    stateful_step_count=20,
+    report_multiple_bugs=False,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+JUDGES = {
+    "05": "by a thousand small lives with guesses (`tests/guessing.py`)",
+    "twins": "by a test of its own (`tests/test_prefix.py`)",
+    "chances": "by how often each answer comes (`tests/chances.py`)",
+    "plain": "by the same rules in plain Python (`tests/plain.py`)",
+    "stop strings": "by a search in the whole text (`tests/stopping.py`)",
+    "structured": "by small languages (`tests/grammars.py`)",
+}
+INTRODUCTION = """\
+# The bug museum
+
+Each of these is a small wrong edit that stands for a fault: many are faults that real engines had (the report is named
+where there is one), the others are what one might easily write. `tests/test_mutants.py` makes each edit in memory and
+fails unless the tests notice. Where a state machine noticed, this is the shortest history that it found. The kernels
+have [a collection of their own](../tests/kernels/mutants).
+
+This page is written by `python -m tests.museum`: change `tests/mutants`, not the page.
+"""
+
+
+def key(mutant):
+    return f"{mutant.file}: {mutant.fault}"
+
+
+def look(mutant):
+    """The sentence that it breaks, and the shortest history found in which it does; None if no machine breaks it."""
+    if mutant.judge not in MACHINES:
+        return None
+    with imported_anew(mutant):
+        machine = getattr(importlib.import_module(f"tests.test_{mutant.judge}"), MACHINES[mutant.judge])
+        try:
+            run_state_machine_as_test(machine, settings=THOROUGH)
+        except (*BROKEN_PROMISES, BaseExceptionGroup) as error:
+            error = smallest(error)
+            claim, facts = read_message(error)
+            return {"sentence": claim or " ".join(facts[:1]), "history": history(error)}
+    return None
+
+
+def page(mutants, caught):
+    parts = [INTRODUCTION]
+    for file, group in groupby(sorted(mutants, key=lambda mutant: mutant.file), key=lambda mutant: mutant.file):
+        parts.append(f"## {file}\n")
+        parts += [exhibit(mutant, caught.get(key(mutant))) for mutant in group]
+    return "\n".join(parts)
+
+
+def exhibit(mutant, catch):
+    lines = [f"### {mutant.fault}\n"]
+    if mutant.report:
+        lines.append(f"Reported: {mutant.report}\n")
+    edit = difflib.unified_diff(mutant.old.strip("\n").splitlines(), mutant.new.strip("\n").splitlines(), lineterm="")
+    lines += ["```diff", *list(edit)[3:], "```\n"]
+    if catch:
+        steps = [part for line in catch["history"] for part in textwrap.wrap(line, 116, subsequent_indent="    ")]
+        lines += [f"Breaks: *{catch['sentence']}*\n", *(["```python", *steps, "```\n"] if steps else [])]
+    else:
+        lines.append(f"Caught {JUDGES.get(mutant.judge, 'by many small lives (`tests/pair.py`)')}.\n")
+    return "\n".join(lines)
+
+
+def main(argv):
+    if "--look" in argv:
+        engine.MAX_SHRINKING_SECONDS = MOST_SHRINKING_S
+        caught = {key(mutant): catch for mutant in MUTANTS if (catch := look(mutant))}
+        CAUGHT.write_text(json.dumps(caught, indent=1, ensure_ascii=False) + "\n")
+    PAGE.write_text(page(MUTANTS, json.loads(CAUGHT.read_text())))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
