@@ -155,8 +155,10 @@ def test_a_signal_waits_for_answers_and_a_second_one_does_not(timeout_s: float, 
     assert gate.closing
 
 
-def test_a_core_that_is_killed_is_told_to_everybody(folder: Path) -> None:
-    with started(folder) as server:
+def test_a_stage_that_is_killed_is_told_to_everybody(folder: Path, served: Running) -> None:
+    """Of two, each in a process of its own, which must not be noticed until then."""
+    with started(folder, "--pipeline-parallel-size", "2") as server:
+        same_words_as_in_one_process(server, served)
         with httpx.Client(base_url=server.url, timeout=60) as client:
             body = {**LONG, "max_tokens": 2000, "stream": True, "n": 4}
             answer = client.send(client.build_request("POST", "/v1/completions", json=body), stream=True)
