@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from .running import Running
+from .conftest import thread_llm
+from .running import Running, running
 from .watching import is_empty, wait_for
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright comes with the extra named dev")
@@ -80,6 +81,21 @@ def test_escape_stops_an_answer_and_frees_its_blocks(page: Any, served: Running)
     page.get_by_text("[stopped]").wait_for()
     wait_for(lambda: is_empty(served.llm))
     served.llm.go_on()
+
+
+def test_with_a_key_the_browser_asks_once_and_all_of_the_page_works(browser: Any, folder: Path) -> None:
+    with running(lambda: thread_llm(folder), api_key="k") as server:
+        stranger = browser.new_page(http_credentials={"username": "me", "password": "wrong"})
+        assert stranger.goto(server.url + "/").status == 401
+        stranger.close()
+        page = browser.new_page(http_credentials={"username": "me", "password": "k"})
+        page.goto(server.url + "/")
+        page.get_by_text("live", exact=True).wait_for(timeout=SECONDS)
+        page.locator("#prompt").fill("Tell me")
+        page.keyboard.press("Enter")
+        wait_for(lambda: bool(page.locator("#answer").inner_text()))
+        page.close()
+        wait_for(lambda: is_empty(server.llm))
 
 
 def test_everything_can_be_reached_by_keyboard(page: Any) -> None:

@@ -10,7 +10,7 @@ from schemathesis import GenerationMode
 
 from .running import Running
 
-NUM_EXAMPLES = 15
+NUM_EXAMPLES = 10
 STREAMS_FOR_EVER = "/observatory/events"
 QUICK = settings(
     max_examples=NUM_EXAMPLES, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
