@@ -5,7 +5,7 @@
     launcher(meta tensors) --> what it would launch --> triton.compile for sm_80, sm_90, sm_100, gfx942 --> machine code
 
 The shapes are those of real models in bfloat16: heads of 64 and 128, groups of 1, 4 and 8 query heads, blocks of 16,
-vocabularies of 49,152 and 151,936.
+vocabularies of 49,152 and 151,936; experts as in Mixtral 8x7B (2 of 8) and Qwen3-30B-A3B (8 of 128).
 The launchers themselves are called, on tensors without memory, so what is compiled is what would run: same tiles, same
 warps. Registers, stack and shared memory are read from the machine code: NVIDIA's by cuobjdump, AMD's from its text.
 A register that does not fit is spilled to the stack, in slow memory: no kernel may need one. Whether the products use
@@ -21,10 +21,9 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,15 +33,7 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from minipaged.kernels import (
-    paged_attention_triton,
-    rms_norm_triton,
-    rope_triton,
-    sample_triton,
-    silu_mul_triton,
-    write_kv_triton,
-)
-from minipaged.kernels.paged_attention_triton import paged_attention
+from benchmarks.compile_cases import cases
 
 TARGETS = {
     "sm_80": GPUTarget("cuda", 80, 32),
@@ -58,7 +49,6 @@ POINTERS = {
     torch.int32: "*i32",
     torch.int64: "*i64",
 }
-KV_HEADS = 8
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 
 
@@ -81,59 +71,6 @@ class Row:
     stack: int  # bytes: where spilled registers go
     shared: int  # bytes
     matrix_unit: str  # the instruction, or "" if the kernel multiplies no matrices
-
-
-def meta(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
-    return torch.empty(shape, dtype=dtype, device="meta")
-
-
-def attend(head_dim: int, group_size: int, num_queries: int, splits: int = 1) -> None:
-    num_heads, num_seqs, block_size = KV_HEADS * group_size, 4, 16
-    pool = meta(2, 100, KV_HEADS, block_size, head_dim)
-    integers = partial(meta, dtype=torch.int32)
-    q = meta(num_seqs * num_queries, num_heads + 2 * KV_HEADS, head_dim)[:, :num_heads]  # a slice of a fused qkv
-    usual = paged_attention_triton.choose_tiles(q, pool[0], num_seqs, num_queries, 4096)
-    tables, starts, lens = integers(num_seqs, 256), integers(num_seqs + 1), integers(num_seqs)
-    tiles = usual._replace(splits=splits)
-    paged_attention(q, *pool, tables, starts, lens, 1 << 30, num_queries, 4096, tiles)
-
-
-def write(head_dim: int) -> None:
-    k, v = meta(2, 64, KV_HEADS, head_dim)
-    write_kv_triton.write_kv(k, v, *meta(2, 100, KV_HEADS, 16, head_dim), meta(64, dtype=torch.int64))
-
-
-def draw(vocab_size: int, edited: bool) -> None:
-    R, E = 256, 1000
-    numbers, integers, ids = (partial(meta, dtype=dtype) for dtype in (torch.float64, torch.int64, torch.int32))
-    asked = sample_triton.Asked(numbers(R), numbers(R), integers(R), numbers(R), integers(R), integers(R))
-    bias, penalties = meta(E, dtype=torch.float32), [numbers(R) for _ in range(3)]
-    edits = sample_triton.Edits(ids(R + 1), ids(E), ids(E), bias, *penalties) if edited else None
-    allowed = ids(R, -(-vocab_size // 32)) if edited else None
-    sample_triton.sample(meta(R, vocab_size, dtype=torch.float32), asked, edits, allowed)
-
-
-def cases() -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Shapes by name, and the launcher that is called with them."""
-    for head_dim in (64, 128):
-        for group_size in (1, 4, 8):
-            name = f"D {head_dim}, G {group_size}"
-            yield f"{name}, decode", partial(attend, head_dim, group_size, 1)
-            yield f"{name}, prompt", partial(attend, head_dim, group_size, 1024)
-        yield f"D {head_dim}, G 4, decode, 8 splits", partial(attend, head_dim, 4, 1, 8)
-        yield f"K {KV_HEADS}, D {head_dim}", partial(write, head_dim)
-        angles = meta(64, 1, head_dim // 2)
-        yield f"H 32, D {head_dim}", partial(rope_triton.rope, meta(64, 48, head_dim)[:, :32], angles, angles)
-    for size in (576, 4096, 8192):
-        yield f"M {size}", partial(rms_norm_triton.rms_norm, meta(64, size), meta(size), 1e-5)
-        yield (
-            f"M {size}, added",
-            partial(rms_norm_triton.add_rms_norm, meta(64, size), meta(64, size), meta(size), 1e-5),
-        )
-    yield "F 14336", partial(silu_mul_triton.silu_mul, meta(64, 2 * 14336))
-    for vocab_size in (49152, 151936):
-        yield f"V {vocab_size}", partial(draw, vocab_size, False)
-        yield f"V {vocab_size}, edited and masked", partial(draw, vocab_size, True)
 
 
 @contextmanager

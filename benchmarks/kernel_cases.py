@@ -17,6 +17,8 @@ from torch import Tensor
 from torch.nn.functional import rms_norm as torch_rms_norm
 from torch.nn.functional import scaled_dot_product_attention, silu
 
+from minipaged.kernels.fused_moe import fused_moe_spec, fused_moe_torch, sort_by_expert
+from minipaged.kernels.fused_moe_triton import fused_moe
 from minipaged.kernels.paged_attention import ALL_KEYS, paged_attention_spec
 from minipaged.kernels.paged_attention_triton import paged_attention
 from minipaged.kernels.prompt_attention import attention_cpu
@@ -24,6 +26,8 @@ from minipaged.kernels.rms_norm import add_rms_norm_cpu, add_rms_norm_spec, rms_
 from minipaged.kernels.rms_norm_triton import add_rms_norm, rms_norm
 from minipaged.kernels.rope import rope_cpu, rope_spec
 from minipaged.kernels.rope_triton import rope
+from minipaged.kernels.routing import route_spec
+from minipaged.kernels.routing_triton import route
 from minipaged.kernels.sample import sample_spec
 from minipaged.kernels.sample_triton import Asked, sample
 from minipaged.kernels.silu_mul import silu_mul_cpu, silu_mul_spec
@@ -48,11 +52,13 @@ class Sizes:
     context: int = 4096
     num_rows: int = 256
     vocab_size: int = 49152
+    num_experts: int = 8
+    k: int = 2
     dtype: torch.dtype = torch.bfloat16
     block_size: int = 16
 
 
-SMALL = Sizes(8, 64, 96, 4, 2, 32, 2, 40, 2, 96, torch.float32)
+SMALL = Sizes(8, 64, 96, 4, 2, 32, 2, 40, 2, 96, 8, 2, torch.float32)
 
 
 @dataclass(frozen=True)
@@ -73,6 +79,9 @@ def make_cases(sizes: Sizes, device: torch.device) -> Iterator[Case]:
     yield from norm_cases(sizes, device)
     yield rope_case(sizes, device)
     yield silu_mul_case(sizes, device)
+    yield routing_case(sizes, device)
+    for num_tokens in (sizes.num_decodes, T):
+        yield moe_case(num_tokens, sizes, device)
     for name, cuts in {"greedy": (0.0, 0, 1.0), "random": (0.8, 0, 1.0), "top_k, top_p": (0.8, 50, 0.9)}.items():
         yield sample_case(name, sizes, device, *cuts)
 
@@ -164,6 +173,34 @@ def silu_mul_case(sizes: Sizes, device: torch.device) -> Case:
     }
     ways |= on_a_cpu(device, lambda: silu_mul_cpu(gate_up))
     return Case("silu_mul", f"{T} x {F}", 3 * T * F * gate_up.element_size(), 0, ways)
+
+
+def routing_case(sizes: Sizes, device: torch.device) -> Case:
+    T, E, k = sizes.num_tokens, sizes.num_experts, sizes.k
+    logits = randn(sizes, device, T, E)
+    ways: dict[str, Callable[[], object]] = {
+        "triton": lambda: route(logits, k, True),
+        "spec": lambda: route_spec(logits, k, True),
+    }
+    return Case("routing", f"{T} x {k} of {E}", logits.nbytes + T * k * 12, 0, ways)
+
+
+def moe_case(num_tokens: int, sizes: Sizes, device: torch.device) -> Case:
+    """torch: one product after the other, once it knows how many rows each expert has; the specification has no time
+    to copy a matrix for every row."""
+    T, M, F, E, k = num_tokens, sizes.hidden, sizes.mlp, sizes.num_experts, sizes.k
+    x, gate_up, down = (randn(sizes, device, *shape) / 64 for shape in ((T, M), (E, 2 * F, M), (E, M, F)))
+    order, starts = sort_by_expert(torch.randint(E, (T * k,)).to(device), E)
+    rows = x, gate_up, down, order // k, starts
+    ways: dict[str, Callable[[], object]] = {
+        "triton": lambda: fused_moe(*rows),
+        "torch": lambda: fused_moe_torch(*rows),
+    }
+    if T * k <= 64:
+        ways["spec"] = lambda: fused_moe_spec(*rows)
+    used = int((starts.diff() > 0).sum())
+    moved = used * 3 * M * F * x.element_size() + T * (1 + k) * M * x.element_size()
+    return Case("fused_moe", f"{T} x {k} of {E}", moved, 6 * T * k * M * F, ways)
 
 
 def sample_case(name: str, sizes: Sizes, device: torch.device, temperature: float, top_k: int, top_p: float) -> Case:

@@ -134,9 +134,6 @@ class Batch(NamedTuple):
         return cls([], [], [], [0], [], [], [], [0], [], [])
 
 
-DUMMY = Batch([0], [0], [-1], [0, 1], [1], [[0]], [], [0, 0], [], [])  # one token that writes nothing and says nothing
-
-
 def pack(chunks: SequenceOf[Chunk], block_size: int) -> Batch:
     """Flatten chunks into one ragged batch, without padding between sequences."""
     batch, measured = Batch.empty(), list[int]()

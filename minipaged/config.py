@@ -75,6 +75,8 @@ class EngineConfig:
         "load", 7, "load: whoever has least to do; prefix: whoever has read most of it before"
     )
     enable_expert_parallel: bool = option(False, 7, "spread the experts of a model that has some over all ranks")
+    enable_eplb: bool = option(False, 7, "between waves, move and copy busy experts, so that ranks have alike to do")
+    num_redundant_experts: int = option(0, 7, "slots for copies of experts, over all ranks")
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
@@ -89,10 +91,11 @@ class EngineConfig:
             check_number("rank_memory_gb", self.rank_memory_gb, 0, above_low=True)
         check_integer("seed", self.seed, -(2**63), 2**63 - 1)
         check_integer("long_prefill_token_threshold", self.long_prefill_token_threshold, 0)
-        for name in ("enable_prefix_caching", "enable_expert_parallel"):
+        for name in ("enable_prefix_caching", "enable_expert_parallel", "enable_eplb"):
             check_boolean(name, getattr(self, name))
         self.check_speculation()
         self.check_stages()
+        self.check_experts()
         if self.distributed_executor_backend == "uniproc" and self.num_ranks > 1:
             raise ValueError(f"distributed_executor_backend uniproc is one process, not {self.num_ranks} ranks")
 
@@ -108,6 +111,14 @@ class EngineConfig:
         if (self.draft_model is not None) != (self.speculative_method == "draft_model"):
             given = f"draft_model {self.draft_model!r}, speculative_method {self.speculative_method!r}"
             raise ValueError(f"draft_model and speculative_method draft_model belong together, not {given}")
+
+    def check_experts(self) -> None:
+        check_integer("num_redundant_experts", self.num_redundant_experts, 0)
+        if self.num_redundant_experts and not self.enable_expert_parallel:
+            raise ValueError(f"num_redundant_experts {self.num_redundant_experts} needs enable_expert_parallel")
+        if self.enable_eplb and not self.shares_experts:
+            needed = "enable_expert_parallel and data_parallel_size > 1"
+            raise ValueError(f"enable_eplb moves experts between the waves of replicas: it needs {needed}")
 
     def check_stages(self) -> None:
         if self.pipeline_layers is None:
@@ -136,7 +147,12 @@ class EngineConfig:
         """Who runs the ranks, never "auto"."""
         if self.distributed_executor_backend != "auto":
             return self.distributed_executor_backend
-        return "mp" if self.num_ranks > 1 else "uniproc"
+        return "mp" if self.num_ranks > 1 or self.shares_experts else "uniproc"
+
+    @property
+    def shares_experts(self) -> bool:
+        """Whether a replica needs the others to run a batch."""
+        return self.enable_expert_parallel and self.data_parallel_size > 1
 
     @property
     def max_chunk_len(self) -> int:

@@ -13,18 +13,18 @@ from concurrent.futures import Future
 from typing import NamedTuple
 
 from .base import EngineBase
-from .batch import DUMMY, Chunk, Plan, advance, pack
+from .batch import Batch, Chunk, Plan, advance, pack
 from .config import EngineConfig
 from .desk import FrontDesk
 from .outputs import RequestOutput
 from .parallel.backends import make_executor
+from .parallel.balance import Balance
 from .parallel.executor import Executor
 from .parallel.worker import Result
 from .prefix import make_block_manager
 from .runner import ModelRunner
 from .scheduler import Scheduler
 from .speculative import make_drafter, speculate
-from .speculative.drafter import Guess
 from .trace import StepRecord
 
 
@@ -39,8 +39,8 @@ class Flight(NamedTuple):
 class Engine(EngineBase):
     """Schedule, launch, land."""
 
-    def __init__(self, config: EngineConfig, model: ModelRunner | None = None):
-        self.executor = make_executor(config, model)
+    def __init__(self, config: EngineConfig, model: ModelRunner | None = None, executor: Executor | None = None):
+        self.executor = executor or make_executor(config, model)
         config, num_batches = self.executor.config, self.executor.max_concurrent_batches
         desk = FrontDesk(config, self.executor.vocabulary)
         super().__init__(desk, Scheduler(config, make_block_manager(config), num_batches))
@@ -99,9 +99,13 @@ class Engine(EngineBase):
         assert {*flying} == {seq for seq in self.scheduler.running if seq.in_flight}, "whoever is in flight runs"
 
     def run_dummy(self) -> None:
-        """One token of nobody's, for the sake of replicas that share their experts with this one (level 07)."""
+        """A batch without a token, for the sake of replicas that share their experts with this one (level 07)."""
         self.num_batches += 1
-        self.executor.execute(DUMMY, [Guess()]).result()
+        self.executor.execute(Batch.empty(), []).result()
+
+    def rebalance(self) -> list[Balance]:
+        """What the experts of each layer were asked since last time, and where spread ones went (level 07)."""
+        return self.executor.rebalance()
 
     def shutdown(self) -> None:
         """No process is left. May be called any number of times."""

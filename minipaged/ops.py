@@ -4,6 +4,7 @@
           rms_norm, add_rms_norm  a row over its root mean square; of a sum, and the sum
           rope                    pairs of a head turned by their token's angle
           silu_mul                one half of a row opens the other
+          route, fused_moe        which experts a token is sent to; what experts say of their rows
 
     attention_backend    torch     plain tensor operations; for float32 on a CPU compiled loops in their place
                          triton    the kernels of kernels/, one launch each
@@ -24,8 +25,10 @@ import torch.nn.functional as nn
 from torch import Tensor
 
 from .attention import Attend, choose_attend
+from .kernels.fused_moe import fused_moe_torch
 from .kernels.rms_norm import add_rms_norm_cpu, rms_norm_cpu
 from .kernels.rope import rope_cpu, rope_spec
+from .kernels.routing import route_spec
 from .kernels.silu_mul import silu_mul_cpu, silu_mul_spec
 from .progress import say
 
@@ -36,6 +39,10 @@ class Ops(NamedTuple):
     add_rms_norm: Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]  # of x + residual; and that sum
     rope: Callable[[Tensor, Tensor, Tensor], Tensor]  # x [T, H, D], cos and sin [T, 1, D / 2] -> [T, H, D]
     silu_mul: Callable[[Tensor], Tensor]  # [T, 2 F] -> [T, F]
+    route: Callable[
+        [Tensor, int, bool], tuple[Tensor, Tensor]
+    ]  # logits [T, E], k, renormalise -> weights, experts [T, k]
+    fused_moe: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]  # x, gate_up, down, sources, starts -> [A, M]
 
 
 def choose_ops(backend: str, dtype: torch.dtype, device: torch.device) -> Ops:
@@ -43,11 +50,13 @@ def choose_ops(backend: str, dtype: torch.dtype, device: torch.device) -> Ops:
     if backend == "triton":
         from . import triton_ops as fast
 
-        return Ops(fast.make_attend, fast.rms_norm, fast.add_rms_norm, fast.rope, fast.silu_mul)
-    make_attend = partial(choose_attend, dtype, device)
+        return Ops(
+            fast.make_attend, fast.rms_norm, fast.add_rms_norm, fast.rope, fast.silu_mul, fast.route, fast.fused_moe
+        )
+    make_attend, moe = partial(choose_attend, dtype, device), (route_spec, fused_moe_torch)
     if device.type == "cpu" and dtype == torch.float32:
-        return Ops(make_attend, rms_norm_cpu, add_rms_norm_cpu, rope_cpu, silu_mul_cpu)
-    return Ops(make_attend, rms_norm, add_rms_norm, rope_spec, silu_mul_spec)
+        return Ops(make_attend, rms_norm_cpu, add_rms_norm_cpu, rope_cpu, silu_mul_cpu, *moe)
+    return Ops(make_attend, rms_norm, add_rms_norm, rope_spec, silu_mul_spec, *moe)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:

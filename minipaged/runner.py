@@ -54,8 +54,11 @@ class ModelRunner:
 
     @torch.inference_mode()
     def __call__(self, batch: Batch, kv_cache: KVCache) -> Tensor:
-        """Float32 logits [R, V] of the sampled rows; keys and values of all T tokens are written to kv_cache."""
+        """Float32 logits [R, V] of the sampled rows; keys and values of all T tokens are written to kv_cache.
+
+        Without a token nothing is read or written, but ranks that have some find this one's experts at work."""
         if not batch.token_ids:
+            self.model.idle()
             return torch.empty(0, self.vocab_size, device=self.device)
         inputs = to_device(batch, self.device)
         start = self.now()
@@ -70,9 +73,10 @@ class ModelRunner:
         return time.perf_counter()
 
     def run_one(self, num_tokens: int) -> Tensor:
-        """A step of one made-up sequence in memory of its own -> logits [1, V]; not counted as time in the model."""
+        """A step of one made-up sequence in memory of its own -> logits [1, V]; counts neither as time nor as load."""
         one, spent = list(range(num_tokens)), self.own_forward_s
         batch = Batch([0] * num_tokens, one, one, [0, num_tokens], [num_tokens], [[0]], one[-1:], [0, 1], [], [])
         logits: Tensor = self(batch, self.new_kv_cache(num_blocks=1, block_size=num_tokens))
         self.own_forward_s = spent
+        self.model.forget_load()
         return logits

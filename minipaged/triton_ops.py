@@ -11,15 +11,17 @@ from torch import Tensor
 
 from .attention import Attend
 from .input_batch import InputBatch
+from .kernels.fused_moe_triton import fused_moe
 from .kernels.paged_attention import ALL_KEYS
 from .kernels.paged_attention_triton import paged_attention
 from .kernels.rms_norm_triton import add_rms_norm, rms_norm
 from .kernels.rope_triton import rope
+from .kernels.routing_triton import route
 from .kernels.silu_mul_triton import silu_mul
 from .kernels.write_kv_triton import write_kv
 from .kv_cache import LayerCache
 
-__all__ = ["add_rms_norm", "make_attend", "rms_norm", "rope", "silu_mul"]
+__all__ = ["add_rms_norm", "fused_moe", "make_attend", "rms_norm", "rope", "route", "silu_mul"]
 
 
 def make_attend(window: int | None) -> Attend:

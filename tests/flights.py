@@ -50,6 +50,9 @@ class Late(Executor):
         promise, batch, guesses = self.batches.popleft()
         promise.set_result(self.worker.run(batch, guesses))
 
+    def rebalance(self):
+        return self.worker.rebalance()
+
     def shutdown(self):
         pass
 

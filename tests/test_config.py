@@ -74,7 +74,7 @@ SINCE = {
     | {"speculative_length"},
     6: {"tensor_parallel_size", "pipeline_parallel_size", "pipeline_layers", "distributed_executor_backend"}
     | {"rank_memory_gb"},
-    7: {"data_parallel_size", "data_parallel_router", "enable_expert_parallel"},
+    7: {"data_parallel_size", "data_parallel_router", "enable_expert_parallel", "enable_eplb", "num_redundant_experts"},
 }
 
 
@@ -157,3 +157,14 @@ def test_one_process_is_one_rank():
         EngineConfig(tensor_parallel_size=2, distributed_executor_backend="uniproc")
     with pytest.raises(ValueError, match="rank_memory_gb must be a number in"):
         EngineConfig(rank_memory_gb=0)
+
+
+def test_what_experts_may_be_asked_for_goes_together():
+    with pytest.raises(ValueError, match="num_redundant_experts 2 needs enable_expert_parallel"):
+        EngineConfig(num_redundant_experts=2)
+    with pytest.raises(ValueError, match="num_redundant_experts must be a whole number >= 0, not -1"):
+        EngineConfig(num_redundant_experts=-1)
+    for half in ({}, {"enable_expert_parallel": True}, {"data_parallel_size": 2}):
+        with pytest.raises(ValueError, match=r"enable_eplb .* needs enable_expert_parallel and data_parallel_size > 1"):
+            EngineConfig(enable_eplb=True, **half)
+    EngineConfig(enable_eplb=True, enable_expert_parallel=True, data_parallel_size=2, num_redundant_experts=2)

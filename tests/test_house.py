@@ -34,6 +34,8 @@ UPSTAIRS = (
     "structured",
     "vocabulary",
     "parallel.portion",
+    "parallel.balance",
+    "parallel.load_chart",
 )
 TENSORS = {"torch", "numpy", "numba", "triton", "transformers", "safetensors"}
 OUTSIDE = {"ABC", "Protocol", "NamedTuple", "Generic", "BaseModel", "Struct"}  # bases that are no ancestors

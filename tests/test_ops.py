@@ -10,8 +10,10 @@ import pytest
 import torch
 
 from minipaged.config import EngineConfig
+from minipaged.kernels.fused_moe import fused_moe_spec, sort_by_expert
 from minipaged.kernels.rms_norm import add_rms_norm_spec, rms_norm_spec
 from minipaged.kernels.rope import rope_spec
+from minipaged.kernels.routing import route_spec
 from minipaged.kernels.silu_mul import silu_mul_spec
 from minipaged.loading import choose_device
 from minipaged.ops import choose_ops
@@ -21,32 +23,42 @@ ROOT = Path(__file__).parent.parent
 TORCH = choose_ops("torch", torch.float32, torch.device(DEVICE))
 TRITON = choose_ops("triton", torch.float32, torch.device(DEVICE))
 x, residual, weight = randn(5, 24), randn(5, 24, seed=1), randn(24, seed=2)
+chosen = torch.tensor([2, 0, 2, 3, 2], device=DEVICE)
 heads, angles = randn(5, 3, 24), randn(5, 1, 12, seed=1)
 ARGUMENTS = {
     "rms_norm": (x, weight, 1e-5),
     "add_rms_norm": (x, residual, weight, 1e-5),
     "rope": (heads, angles.cos(), angles.sin()),
     "silu_mul": (x,),
+    "route": (x, 3, True),
+    "fused_moe": (x, randn(4, 20, 24, seed=3), randn(4, 24, 10, seed=4), *sort_by_expert(chosen, 4)),
 }
-SPECS = {"rms_norm": rms_norm_spec, "add_rms_norm": add_rms_norm_spec, "rope": rope_spec, "silu_mul": silu_mul_spec}
+SPECS = {
+    "rms_norm": rms_norm_spec,
+    "add_rms_norm": add_rms_norm_spec,
+    "rope": rope_spec,
+    "silu_mul": silu_mul_spec,
+    "route": route_spec,
+    "fused_moe": fused_moe_spec,
+}
 on_a_cpu = pytest.mark.skipif(DEVICE == "cuda", reason="what a machine without a GPU does")
 
 
 def results(operation, name):
     out = operation(*ARGUMENTS[name])
-    return out if isinstance(out, tuple) else (out,)
+    return [part.float() for part in (out if isinstance(out, tuple) else (out,))]
 
 
 @pytest.mark.parametrize("name", SPECS)
 def test_torchs_operations_agree_with_the_kernels_specifications(name):
     for ours, theirs in zip(results(getattr(TORCH, name), name), results(SPECS[name], name), strict=True):
-        assert_close(ours, theirs, largest=8)
+        assert_close(ours, theirs, largest=64 if name == "fused_moe" else 8)
 
 
 @pytest.mark.parametrize("name", SPECS)
 def test_tritons_operations_agree_with_torchs(name):
     for ours, theirs in zip(results(getattr(TRITON, name), name), results(getattr(TORCH, name), name), strict=True):
-        assert_close(ours, theirs, largest=8)
+        assert_close(ours, theirs, largest=64 if name == "fused_moe" else 8)
 
 
 @on_a_cpu

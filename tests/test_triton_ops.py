@@ -15,7 +15,7 @@ PROMPTS = [[3, 14, 15, 92, 65, 35, 89], [7, 9]]
 NUM_TOKENS = 4
 FEW_BLOCKS = {"num_blocks": 24, "block_size": 4, "max_model_len": 32}
 CHUNKED = {**FEW_BLOCKS, "num_blocks": 3, "max_num_batched_tokens": 4}  # so few that somebody gives way
-RUNS = [(1, "llama", FEW_BLOCKS), (2, "llama", FEW_BLOCKS), *((3, kind, CHUNKED) for kind in KINDS)]
+RUNS = [(1, "llama", FEW_BLOCKS), (2, "llama", FEW_BLOCKS), *((3, kind, CHUNKED) for kind in (*KINDS, "qwen2_moe"))]
 
 
 @pytest.mark.parametrize(("level", "kind", "sizes"), RUNS, ids=[f"{level:02}-{kind}" for level, kind, _ in RUNS])

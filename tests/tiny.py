@@ -35,6 +35,16 @@ KINDS: dict[str, dict[str, Any]] = {
     "qwen2": {},
     "qwen3": {},
 }
+MOE_KINDS: dict[str, dict[str, Any]] = {
+    "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "qwen2_moe": {
+        "num_experts": 5,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 24,
+        "shared_expert_intermediate_size": 40,
+    },
+    "qwen3_moe": {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 24, "norm_topk_prob": True},
+}
 SHAPE = {
     "vocab_size": VOCAB_SIZE,
     "hidden_size": 32,
@@ -52,7 +62,7 @@ SHAPE = {
 
 def tiny_model(folder: Path, kind: str = "llama", *, rope: str = "default", seed: int = 0, **overrides: Any) -> Path:
     """Save a random model of this kind into folder and return the folder."""
-    values = {**SHAPE, "rope_parameters": dict(ROPES[rope]), **KINDS[kind], **overrides}
+    values = {**SHAPE, "rope_parameters": dict(ROPES[rope]), **(KINDS | MOE_KINDS)[kind], **overrides}
     config = AutoConfig.for_model(kind, **values)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     generator = torch.Generator().manual_seed(seed)

@@ -10,8 +10,11 @@ from .turnable import Turnable
 
 def make_engine(config: EngineConfig, replica: int, folder: Path) -> Turnable:
     from ..engine import Engine  # late: the border stands before torch is there
+    from ..parallel.backends import make_executor
+    from ..parallel.meeting import OWN, Meeting
 
-    return Engine(config)
+    meeting = Meeting(replica, folder) if config.shares_experts else OWN
+    return Engine(config, executor=make_executor(config, meeting=meeting))
 
 
 if __name__ == "__main__":

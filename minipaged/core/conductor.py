@@ -1,15 +1,17 @@
 """Replicas that share their experts are told when to run: all at once, as long as any of them has work.
 
     wave      a request comes  ->  Turn to all, reports from all, Turn to all, ...  ->  nobody is left: all sleep
+    between   if asked for, experts move to where the last wave would have wanted them
 
 Where every replica keeps its own pace nobody conducts. Invariant: between two turns every replica has said that it is
 done with the first; whoever is missing is missed by all, so they end together. (From level 07.)"""
 
 from collections.abc import Mapping
+from concurrent.futures import Future
 from typing import Any, Protocol
 
 from ..config import EngineConfig
-from .messages import Turn
+from .messages import Answer, Question, Turn
 from .router import Replica
 from .wire import Wire
 
@@ -23,6 +25,7 @@ class Orchestra(Protocol):
     def entries(self) -> Mapping[int, Any]: ...
     @property
     def living(self) -> list[Replica]: ...
+    def ask(self, what: Question) -> list[Future[Answer]]: ...
 
 
 class NoConductor:
@@ -34,15 +37,20 @@ class NoConductor:
 
 
 class Conductor:
-    def __init__(self) -> None:
-        self.num_turns = 0
+    def __init__(self, moves_experts: bool) -> None:
+        self.moves_experts, self.num_turns, self.num_planned = moves_experts, 0, 0
 
     def conduct(self, orchestra: Orchestra) -> None:
         living = orchestra.living
-        if orchestra.entries and all(replica.num_turns == self.num_turns for replica in living):
+        if any(replica.num_turns != self.num_turns for replica in living):
+            return
+        if orchestra.entries:
             self.num_turns += 1
             for replica in living:
                 orchestra.wire.send(replica.index, Turn())
+        elif self.moves_experts and self.num_planned < self.num_turns:
+            self.num_planned = self.num_turns
+            orchestra.ask("rebalance")
 
     def bury_with(self, replica: Replica, orchestra: Orchestra) -> list[Replica]:
         """The others would wait for its experts for ever."""
@@ -51,5 +59,4 @@ class Conductor:
 
 
 def make_conductor(config: EngineConfig) -> NoConductor | Conductor:
-    spread = config.enable_expert_parallel and config.data_parallel_size > 1
-    return Conductor() if spread else NoConductor()
+    return Conductor(config.enable_eplb) if config.shares_experts else NoConductor()

@@ -131,6 +131,8 @@ class EngineCore:
                 return Answer(ask.number, done=self.engine.reset_prefix_cache())
             case "look":
                 return Answer(ask.number, view=look(self.engine))
+            case "rebalance":
+                return Answer(ask.number, balances=self.engine.rebalance())
 
     def check(self) -> str | None:
         try:

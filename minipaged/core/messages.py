@@ -20,6 +20,7 @@ from typing import Any, Literal
 import msgspec
 
 from ..config import EngineConfig
+from ..parallel.balance import Balance
 from ..sampling_params import SamplingParams
 from ..sequence import Scores
 from ..trace import Occupancy
@@ -58,11 +59,15 @@ class Turn(Message):
     """Run one batch, real or made up, for the sake of the others."""
 
 
+Question = Literal["check", "reset", "look", "rebalance"]
+
+
 class Ask(Message):
-    """check: do all invariants hold? reset: forget the prefix cache. look: who is where?"""
+    """check: do all invariants hold? reset: forget the prefix cache. look: who is where? rebalance: move experts as a
+    plan has them; asked of all replicas at the same point of their turns, for they do it together."""
 
     number: int
-    what: Literal["check", "reset", "look"]
+    what: Question
 
 
 class Stop(Message):
@@ -124,12 +129,14 @@ class View(Message):
 
 
 class Answer(Message):
-    """To a question; error: which invariant is broken. done: whether there was anything to forget."""
+    """To a question; error: which invariant is broken. done: whether there was anything to forget. balances: of each
+    layer with experts, what they were asked, and where they were and are."""
 
     number: int
     error: str | None = None
     done: bool = True
     view: View | None = None
+    balances: list[Balance] = []
 
 
 class Ready(Message):

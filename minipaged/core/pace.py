@@ -4,7 +4,7 @@
 
     Turn           1      2      3      4
     replica 0      B      B      B      B        -> all sleep
-    replica 1      dummy  dummy  dummy  dummy    one token that writes no keys and values
+    replica 1      dummy  dummy  dummy  dummy    no token: its experts answer those of others
 
 Invariant: whoever keeps the common pace runs exactly one batch for each turn, so that all have run equally many; asked
 of the engine's batches, not of its requests: a step that has work may still launch nothing. (From level 07.)"""
@@ -57,5 +57,4 @@ class CommonPace:
 
 
 def make_pace(config: EngineConfig) -> Pace:
-    spread = config.enable_expert_parallel and config.data_parallel_size > 1
-    return CommonPace() if spread else OwnPace()
+    return CommonPace() if config.shares_experts else OwnPace()

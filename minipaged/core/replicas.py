@@ -12,9 +12,9 @@ from concurrent.futures import Future
 from dataclasses import replace
 from itertools import count
 from threading import RLock
-from typing import Literal
 
 from ..desk import FrontDesk
+from ..parallel.balance import Balance
 from ..sampling_params import SamplingParams
 from ..sequence import Sequence
 from ..trace import Occupancy
@@ -23,7 +23,7 @@ from .conductor import make_conductor
 from .counters import Counters
 from .entry import Entry, Told
 from .ledger import Ledger
-from .messages import Abort, Add, Answer, Ask, Died, Event, News, Report, pack_params
+from .messages import Abort, Add, Answer, Ask, Died, Event, News, Question, Report, pack_params
 from .router import Replica, make_router
 from .wire import Lost, Wire
 
@@ -44,6 +44,7 @@ class Replicas:
         self.conductor = make_conductor(wire.config)
         self.entries: dict[int, Entry] = {}  # by ticket
         self.tickets: dict[str, int] = {}  # by request id
+        self.balances: list[list[Balance]] = []  # of each layer, each time that experts were moved
         self.questions: dict[int, tuple[Replica, Future[Answer]]] = {}
         self.numbers, self.lock = count(), RLock()
         self.ledger.observers.append(self.counters.count_step)
@@ -145,6 +146,8 @@ class Replicas:
                 return self.read(replica, event)
             case Answer():
                 self.questions.pop(event.number)[1].set_result(event)
+                if event.balances and replica is self.living[0]:
+                    self.balances.append(event.balances)  # all that share experts say the same
             case Died():
                 return self.mourn(replica, event.error)
             case Lost():
@@ -204,7 +207,7 @@ class Replicas:
                 del self.questions[number]
                 future.set_exception(EngineDeadError(replica.error))
 
-    def ask(self, what: Literal["check", "reset", "look"]) -> list[Future[Answer]]:
+    def ask(self, what: Question) -> list[Future[Answer]]:
         """Of every living replica; answered between its steps, while somebody polls."""
         with self.lock:
             futures = []

@@ -28,7 +28,7 @@ def start_here(config: EngineConfig, model: "ModelRunner | None") -> tuple[Wire,
     from ..engine import Engine  # late: it brings torch, and whoever only talks to processes needs none
     from ..loading import load_model
 
-    if config.enable_expert_parallel and config.data_parallel_size > 1:
+    if config.shares_experts:
         raise ValueError("enable_expert_parallel spreads experts over processes: not with uniproc, which has but one")
     model = model or load_model(config)
     engines = [Engine(config, model) for _ in range(config.data_parallel_size)]

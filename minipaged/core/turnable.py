@@ -2,19 +2,20 @@
 
     step, add_request, abort, ...        every level's (driver.py)
     occupancy, waiting, cached_blocks    how things stand
-    num_batches, run_dummy               for replicas that keep one pace
+    num_batches, run_dummy, rebalance    for replicas that keep one pace
 
 Invariant: the core knows no more of an engine than this. (From level 07.)"""
 
 from typing import Protocol
 
 from ..driver import AnyEngine
+from ..parallel.balance import Balance
 from ..sequence import Sequence
 from ..trace import Occupancy
 
 
 class Turnable(AnyEngine, Protocol):
-    """num_batches: so many were handed to the model. run_dummy: one of a single token of nobody's."""
+    """num_batches: so many were handed to the model. run_dummy: one without a token."""
 
     num_batches: int
 
@@ -25,6 +26,7 @@ class Turnable(AnyEngine, Protocol):
     @property
     def cached_blocks(self) -> list[int]: ...
     def run_dummy(self) -> None: ...
+    def rebalance(self) -> list[Balance]: ...
     def check_integrity(self) -> None: ...
     def reset_prefix_cache(self) -> bool: ...
     def shutdown(self) -> None: ...

@@ -7,26 +7,30 @@
     mistral         no         no               no         no         every layer, 4096 unless it says otherwise
     qwen2           always     no               no         no         if asked, from layer max_window_layers on
     qwen3           if asked   with qkv's       no         yes        the same
+    mixtral         no         no               no         no         every layer, if it has one
+    qwen2_moe       unless no  no               no         no         if asked, every other one below max_window_layers
+    qwen3_moe       if asked   with qkv's       no         yes        if asked, every layer
 
 The kind decides as much as the flags do: a Qwen2 has biases although its config has no word for them. What a config
 leaves out has the default of that kind in transformers. Invariant: what would change the result and is not built here
 is refused by name; nothing is silently left out. (From level 01.)"""
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
 
-from ..checks import check_boolean, check_choice, check_integer, check_number
-
-Json = Mapping[str, Any]
+from ..checks import check_choice, check_number
+from .expert_config import ExpertConfig, read_experts
+from .fields import Json, read_flag, read_number, read_size
 
 KINDS = {
     "LlamaForCausalLM": "llama",
     "MistralForCausalLM": "mistral",
     "Qwen2ForCausalLM": "qwen2",
     "Qwen3ForCausalLM": "qwen3",
+    "MixtralForCausalLM": "mixtral",
+    "Qwen2MoeForCausalLM": "qwen2_moe",
+    "Qwen3MoeForCausalLM": "qwen3_moe",
 }
 DEFAULTS: dict[str, Json] = {  # where the kinds differ
     "llama": {"max_position_embeddings": 2048, "eos_token_id": 2},
@@ -38,6 +42,20 @@ DEFAULTS: dict[str, Json] = {  # where the kinds differ
         "sliding_window": 4096,
         "head_dim": 128,
     },
+    "mixtral": {
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 131072,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 1e6,
+        "eos_token_id": 2,
+    },
+    "qwen2_moe": {
+        "num_key_value_heads": 16,
+        "max_position_embeddings": 32768,
+        "sliding_window": 4096,
+        "qkv_bias": True,
+    },
+    "qwen3_moe": {"num_key_value_heads": 4, "max_position_embeddings": 32768, "sliding_window": 4096},
 }
 ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 
@@ -62,7 +80,7 @@ class RopeConfig:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    kind: str  # llama, mistral, qwen2, qwen3
+    kind: str  # llama, mistral, qwen2, qwen3, mixtral, qwen2_moe, qwen3_moe
     vocab_size: int
     hidden_size: int
     intermediate_size: int
@@ -78,6 +96,7 @@ class ModelConfig:
     mlp_bias: bool
     qk_norm: bool
     sliding_windows: tuple[int | None, ...]  # [L], how many keys a token of that layer sees, itself included
+    experts: tuple[ExpertConfig | None, ...]  # [L], None: a single MLP
     rope: RopeConfig
     eos_token_ids: frozenset[int]
 
@@ -109,10 +128,8 @@ def parse_model_config(raw: Json) -> ModelConfig:
     kind = read_kind(raw)
     raw = {key: value for key, value in {**DEFAULTS[kind], **raw}.items() if value is not None}
     refuse_unbuilt(raw)
-    bias, num_layers = (
-        kind in ("llama", "qwen3") and read_flag(raw, "attention_bias"),
-        read_size(raw, "num_hidden_layers"),
-    )
+    num_layers = read_size(raw, "num_hidden_layers")
+    bias = kind in ("llama", "qwen3", "qwen3_moe") and read_flag(raw, "attention_bias")
     return ModelConfig(
         kind=kind,
         num_layers=num_layers,
@@ -120,11 +137,12 @@ def parse_model_config(raw: Json) -> ModelConfig:
         max_position_embeddings=read_size(raw, "max_position_embeddings"),
         rms_norm_eps=read_number(raw, "rms_norm_eps", 1e-6),
         tie_word_embeddings=read_flag(raw, "tie_word_embeddings"),
-        qkv_bias=bias or kind == "qwen2",
+        qkv_bias=bias or kind == "qwen2" or (kind == "qwen2_moe" and read_flag(raw, "qkv_bias")),
         o_bias=bias,
         mlp_bias=kind == "llama" and read_flag(raw, "mlp_bias"),
-        qk_norm=kind == "qwen3",
+        qk_norm=kind in ("qwen3", "qwen3_moe"),
         sliding_windows=read_sliding_windows(kind, raw, num_layers),
+        experts=read_experts(kind, raw, num_layers),
         rope=read_rope(raw),
         eos_token_ids=read_token_ids(raw, "eos_token_id"),
     )
@@ -161,18 +179,20 @@ def read_sliding_windows(kind: str, raw: Json, num_layers: int) -> tuple[int | N
     """A window of W means W keys, the token's own included; None sees all."""
     if kind == "llama":
         return (None,) * num_layers
-    window = read_size(raw, "sliding_window") if "sliding_window" in raw else None
-    if kind == "mistral":
+    none = kind == "qwen2_moe" and raw.get("sliding_window") == 0  # as transformers writes a window that is not used
+    window = read_size(raw, "sliding_window") if "sliding_window" in raw and not none else None
+    if kind in ("mistral", "mixtral", "qwen3_moe"):
         if "layer_types" in raw:
-            raise ValueError("layer_types is not built here for a Mistral")
-        return (window,) * num_layers
-    first = int(raw.get("max_window_layers", 28))
-    types = raw.get("layer_types") or [("full", "sliding")[i >= first] + "_attention" for i in range(num_layers)]
+            raise ValueError(f"layer_types is not built here for a {kind.capitalize()}")
+        used = kind != "qwen3_moe" or read_flag(raw, "use_sliding_window")
+        return (window if used else None,) * num_layers
+    used, first = read_flag(raw, "use_sliding_window"), int(raw.get("max_window_layers", 28))
+    slides = [i % 2 == 0 and i < first if kind == "qwen2_moe" else i >= first for i in range(num_layers)]
+    types = raw.get("layer_types") or [("full", "sliding")[slide] + "_attention" for slide in slides]
     if len(types) != num_layers:
         raise ValueError(f"layer_types names {len(types)} layers of {num_layers}")
     for i, layer_type in enumerate(types):
         check_choice(f"layer_types[{i}]", layer_type, ("full_attention", "sliding_attention"))
-    used = read_flag(raw, "use_sliding_window")
     return tuple(window if used and layer_type == "sliding_attention" else None for layer_type in types)
 
 
@@ -204,21 +224,3 @@ def read_token_ids(raw: Json, key: str) -> frozenset[int]:
     """One id, a list of them, or none."""
     value = raw.get(key)
     return frozenset(() if value is None else value if isinstance(value, list) else [value])
-
-
-def read_size(raw: Json, key: str, default: int | None = None) -> int:
-    value = raw.get(key, default)
-    check_integer(key, value, 1)
-    return cast(int, value)
-
-
-def read_number(raw: Json, key: str, default: float) -> float:
-    value = raw.get(key, default)
-    check_number(key, value, 0)
-    return cast(float, value)
-
-
-def read_flag(raw: Json, key: str) -> bool:
-    value = raw.get(key, False)
-    check_boolean(key, value)
-    return cast(bool, value)

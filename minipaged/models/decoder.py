@@ -2,15 +2,15 @@
 
     token_ids [T] -> embedding -> x [T, M]
     in each layer     x += o_proj(attend(rope(qkv_proj(norm(x)))))      the only place where tokens meet
-                      x += down_proj(silu(gate) * up)                   token by token
+                      x += down_proj(silu(gate) * up)                   token by token; or experts (moe.py)
     the sampled rows  norm(x[logits_indices]) -> lm_head -> logits [R, V]
 
 A change is not added where it is made but by the next norm, which reads x anyway: between layers go (change, x).
 
-T tokens of all sequences lie behind one another: nothing but `attend` knows where one ends. Llama, Mistral, Qwen2 and
-Qwen3 are this one family and differ by what config.py says: biases, a norm on q and k, windows. From level 06 on a rank
-may have a portion of it: some heads and features of some layers; without an embedding or a head it has an inlet or an
-outlet there, to other stages. Invariant: only sampled rows reach the lm_head, the largest product. (From level 01.)"""
+T tokens of all sequences lie behind one another: nothing but `attend` knows where one ends. Llama, Mistral, Mixtral and
+Qwen are one family and differ by what config.py says: biases, norms, windows, experts. From level 06 on a rank may have
+a portion of it: some heads and features of some layers; without an embedding or a head it has an inlet or an outlet
+there, to other stages. Invariant: only sampled rows reach the lm_head, the largest product. (From level 01.)"""
 
 import torch
 from torch import Tensor
@@ -18,10 +18,16 @@ from torch import Tensor
 from ..input_batch import InputBatch
 from ..kv_cache import KVCache, LayerCache
 from ..ops import Ops
+from ..parallel.balance import Balance
+from ..parallel.expert_parallel import SpreadExperts
 from ..parallel.layers import Build, ColumnLinear, Embedding, Piece, Pieces, RowLinear, SplitEmbedding, pad_words, words
 from ..parallel.pipeline import Inlet, Outlet
 from ..parallel.place import Place
 from .config import ModelConfig
+from .expert_config import ExpertConfig
+from .experts import Experts
+from .mlp import MLP
+from .moe import MoE
 from .rotary import Rotary
 
 Angles = tuple[Tensor, Tensor]  # cos and sin, each [T, 1, D / 2]
@@ -78,34 +84,12 @@ class Attention:
         self.o_proj.pack()
 
 
-class MLP:
-    """Of the features that this rank has."""
-
-    def __init__(self, config: ModelConfig, build: Build):
-        features, hidden, bias = build.portion.features, config.hidden_size, config.mlp_bias
-        gate_up = {"gate_proj": features, "up_proj": features}
-        self.gate_up_proj = ColumnLinear(gate_up, hidden, bias=bias, build=build)
-        self.down_proj = RowLinear(hidden, features, bias=bias, build=build)
-        self.silu_mul = build.ops.silu_mul
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """x [T, M] -> [T, M], by way of [T, F]"""
-        return self.down_proj(self.silu_mul(self.gate_up_proj(x)))
-
-    def checkpoint(self, name: str) -> Pieces:
-        return self.gate_up_proj.checkpoint(name) | self.down_proj.checkpoint(f"{name}.down_proj")
-
-    def pack(self) -> None:
-        self.gate_up_proj.pack()
-        self.down_proj.pack()
-
-
 class Layer:
-    def __init__(self, config: ModelConfig, window: int | None, build: Build):
+    def __init__(self, config: ModelConfig, window: int | None, experts: ExpertConfig | None, build: Build):
         self.input_norm = RMSNorm(config.hidden_size, config.rms_norm_eps, build)
         self.attention = Attention(config, window, build)
         self.post_norm = RMSNorm(config.hidden_size, config.rms_norm_eps, build)
-        self.mlp = MLP(config, build)
+        self.mlp = make_mlp(config, experts, build)
 
     def __call__(
         self, change: Tensor, x: Tensor, angles: Angles, cache: LayerCache, batch: InputBatch
@@ -118,7 +102,7 @@ class Layer:
     def checkpoint(self, name: str) -> Pieces:
         norms = {"input_layernorm": self.input_norm, "post_attention_layernorm": self.post_norm}
         pieces = {f"{name}.{norm}.weight": Piece(part.weight) for norm, part in norms.items()}
-        return pieces | self.attention.checkpoint(f"{name}.self_attn") | self.mlp.checkpoint(f"{name}.mlp")
+        return pieces | self.attention.checkpoint(f"{name}.self_attn") | self.mlp.checkpoint(name)
 
     def pack(self) -> None:
         self.attention.pack()
@@ -159,8 +143,8 @@ class Decoder:
     ):
         place = place or Place.alone()
         self.config, self.portion = config, place.portion_of(config)
-        build = Build(ops, dtype, device, self.portion, place.tensor)
-        self.layers = [Layer(config, config.sliding_windows[i], build) for i in self.portion.layers]
+        build = Build(ops, dtype, device, self.portion, place.tensor, place.experts, place.num_redundant)
+        self.layers = [Layer(config, config.sliding_windows[i], config.experts[i], build) for i in self.portion.layers]
         self.rotary = Rotary(config, dtype, device)
         embedding = make_embedding(config, build) if place.is_first else None
         tied = embedding.weight if embedding and config.tie_word_embeddings else None
@@ -176,6 +160,24 @@ class Decoder:
             change, x = layer(change, x, angles, cache, batch)
         return self.exit(change, x, batch)
 
+    def idle(self) -> None:
+        """A step without a token: ranks that have some may need the experts of this one."""
+        for layer in self.layers:
+            layer.mlp.idle()
+
+    def rebalance(self) -> list[Balance]:
+        """What each layer's experts were asked since last time; spread ones go where a plan wants them."""
+        return [experts.rebalance() for experts in self.experts]
+
+    def forget_load(self) -> None:
+        for experts in self.experts:
+            experts.load.zero_()
+
+    @property
+    def experts(self) -> list[Experts | SpreadExperts]:
+        """Those of each layer that has some."""
+        return [layer.mlp.experts for layer in self.layers if isinstance(layer.mlp, MoE)]
+
     def checkpoint(self) -> Pieces:
         """What a checkpoint has to fill here, by the names it has there; together that is all memory."""
         pieces = self.entrance.checkpoint(EMBEDDING)
@@ -187,6 +189,12 @@ class Decoder:
         """Once loaded: put every matrix into the order its product likes best."""
         for part in (*self.layers, self.exit):
             part.pack()
+
+
+def make_mlp(config: ModelConfig, experts: ExpertConfig | None, build: Build) -> MLP | MoE:
+    if experts:
+        return MoE(config, experts, build)
+    return MLP("mlp", config.hidden_size, build.portion.features, bias=config.mlp_bias, build=build)
 
 
 def make_embedding(config: ModelConfig, build: Build) -> Embedding | SplitEmbedding:

@@ -7,5 +7,6 @@
     place.py       where a rank stands, and with whom          groups.py      what ranks say to each other
     portion.py     what of a model a rank has
     layers.py      products that are split over ranks          pipeline.py    what a stage hands to the next
+    balance.py     which rank has which expert                 expert_parallel.py    tokens to experts, answers back
 
 (From level 06. No names here: a model is made of the lower rows, an executor of models.)"""

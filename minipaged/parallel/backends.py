@@ -15,17 +15,19 @@ from ..runner import ModelRunner
 from .crew import Launcher
 from .distributed import DistributedExecutor
 from .executor import Executor, UniprocExecutor
+from .meeting import OWN, Meeting
 from .multiprocess import Processes
 
 
-def make_executor(config: EngineConfig, model: ModelRunner | None = None) -> Executor:
+def make_executor(config: EngineConfig, model: ModelRunner | None = None, meeting: Meeting = OWN) -> Executor:
     """The executor that config asks for; `model`, if it is loaded already, serves where one process is enough.
+    meeting: where its ranks meet those of other replicas, if they share experts (level 07).
 
     Does not return in a process of torchrun's that is not to have the driver: there it is a rank until all is over."""
     config = replace(config, distributed_executor_backend=config.chosen_backend)
     if config.distributed_executor_backend == "uniproc":
         return UniprocExecutor(config, model or load_model(config))
-    return DistributedExecutor(config, make_launcher(config))
+    return DistributedExecutor(config, make_launcher(config), meeting)
 
 
 def make_launcher(config: EngineConfig) -> Launcher:

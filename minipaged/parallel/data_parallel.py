@@ -8,11 +8,9 @@ Each replica is the engine of level 06, unchanged, in a process of its own that 
 spread over them they keep one (core/pace.py). Invariant: what a request says does not depend on the number of replicas
 or on which of them it came to: ids and seeds are given out here. (From level 07.)"""
 
-from typing import Literal
-
 from ..config import EngineConfig
 from ..core.entry import Told
-from ..core.messages import Answer, Holder
+from ..core.messages import Answer, Holder, Question
 from ..core.replicas import Replicas
 from ..core.start import start_here, start_processes
 from ..outputs import RequestOutput
@@ -20,6 +18,7 @@ from ..runner import ModelRunner
 from ..sampling_params import SamplingParams
 from ..sequence import Sequence
 from ..trace import Occupancy, StepTrace
+from .balance import Balance
 
 
 class DataParallelEngine:
@@ -89,7 +88,17 @@ class DataParallelEngine:
             assert answer.error is None, answer.error
         assert self.desk.live.keys() == self.replicas.tickets.keys(), "whoever is live was sent to a replica"
 
-    def ask(self, what: Literal["check", "reset", "look"]) -> list[Answer]:
+    @property
+    def balances(self) -> list[list[Balance]]:
+        """What experts were asked, layer by layer, and where they went from there: an entry for each `rebalance`."""
+        return self.replicas.balances
+
+    def rebalance(self) -> None:
+        """Count what experts were asked, and move those that are spread; while nobody is served (core/conductor.py)."""
+        assert not self.desk.live, "experts move between waves"
+        self.ask("rebalance")
+
+    def ask(self, what: Question) -> list[Answer]:
         futures = self.replicas.ask(what)
         self.heard += self.replicas.poll(0)
         while not all(future.done() for future in futures):

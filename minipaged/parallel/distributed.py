@@ -12,7 +12,6 @@ What a user can do wrong is found out here, before any rank is started, or by a 
 pool is as large as the rank with the least memory can make it; after an error or `shutdown` no rank runs. (From level
 06.)"""
 
-import socket
 import weakref
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -33,9 +32,25 @@ from ..runner import ModelRunner
 from ..speculative.drafter import Guess
 from ..tokenizer import load_vocabulary
 from ..vocabulary import Vocabulary
+from .balance import Balance
 from .crew import Crew, Launcher
 from .executor import Executor
-from .messages import Answer, Ask, Load, Loaded, Order, Ready, Reply, Report, Serve, bare, full
+from .meeting import Meeting
+from .messages import (
+    Answer,
+    Ask,
+    Load,
+    Loaded,
+    Order,
+    Ready,
+    Rebalance,
+    Rebalanced,
+    Reply,
+    Report,
+    Serve,
+    bare,
+    full,
+)
 from .place import Layout
 from .worker import Result
 
@@ -56,11 +71,11 @@ class Elsewhere:
 class DistributedExecutor(Executor):
     """launcher: whoever starts the ranks."""
 
-    def __init__(self, config: EngineConfig, launcher: Launcher):
+    def __init__(self, config: EngineConfig, launcher: Launcher, meeting: Meeting):
         folder = resolve_model(config.model, weights=config.load_format != "dummy")
         model_config, config = read_model_config(folder), choose_device(config)
         config = replace(config, max_model_len=choose_max_model_len(config, model_config))
-        self.layout = Layout.of(config)
+        self.layout, self.meeting = Layout.of(config), meeting
         self.max_concurrent_batches, self.answer_s = self.layout.num_stages, 0.0
         self.layout.check(model_config)
         with ThreadPoolExecutor(1) as pool:
@@ -80,9 +95,9 @@ class DistributedExecutor(Executor):
         is_local = Path(config.model).expanduser().exists()  # from another folder, too
         model = str(folder.absolute()) if is_local else config.model
         theirs = asdict(replace(config, model=model, draft_model=None, speculative_method="ngram"))
-        self.store: TCPStore | None = open_store(self.crew.launcher.host)
-        address = (self.store.host, self.store.port)
-        orders = [Load(rank, theirs, address) for rank in range(self.layout.num_ranks)]
+        self.store: TCPStore | None = self.meeting.find_store(self.crew.launcher.host)
+        address, first = (self.store.host, self.store.port), self.meeting.replica * self.layout.num_ranks
+        orders = [Load(first + rank, theirs, address) for rank in range(self.layout.num_ranks)]
         num_blocks = min(reply.num_blocks for reply in self.ask_all(Loaded, orders, LOAD_S))
         self.ask_all(Ready, [Serve(num_blocks)] * self.layout.num_ranks, LOAD_S)
         return replace(config, num_blocks=num_blocks)
@@ -113,6 +128,12 @@ class DistributedExecutor(Executor):
         self.answer_s = reply.forward_s
         result.set_result(Result(reply.tokens, reply.measured))
 
+    def rebalance(self) -> list[Balance]:
+        """Layers come from the stages, in order; the slices of a stage all say the same."""
+        orders = [Rebalance()] * self.layout.num_ranks
+        replies = self.ask_all(Rebalanced, orders, STEP_S)
+        return [balance for reply in replies[:: self.layout.tensor_size] for balance in reply.balances]
+
     def shutdown(self) -> None:
         self.send_home()
         self.store = None
@@ -120,10 +141,3 @@ class DistributedExecutor(Executor):
     def reports(self) -> list[Report]:
         """What each rank holds, has sent, and has done since the last time."""
         return self.ask_all(Report, [Ask()] * self.layout.num_ranks, STEP_S)
-
-
-def open_store(host: str) -> TCPStore:
-    """Where the ranks meet: at a port that is free on this address, and on no other."""
-    server = socket.create_server((host, 0))
-    port = server.getsockname()[1]
-    return TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=server.detach())

@@ -15,6 +15,7 @@ from ..loading import Target
 from ..runner import ModelRunner
 from ..speculative.drafter import Guess
 from ..vocabulary import Vocabulary
+from .balance import Balance
 from .worker import Result, Worker
 
 
@@ -34,6 +35,11 @@ class Executor(ABC):
     @abstractmethod
     def execute(self, batch: Batch, guesses: list[Guess]) -> "Future[Result]":
         """Run a batch; the future fails with the reason if it cannot be run."""
+
+    @abstractmethod
+    def rebalance(self) -> list[Balance]:
+        """Of each layer with experts, what they were asked since last time; those that are spread move, behind all
+        batches that were handed over. Ranks that share experts do it together (level 07)."""
 
     @abstractmethod
     def shutdown(self) -> None:
@@ -57,6 +63,9 @@ class UniprocExecutor(Executor):
         future: Future[Result] = Future()
         future.set_result(self.worker.run(batch, guesses))
         return future
+
+    def rebalance(self) -> list[Balance]:
+        return self.worker.rebalance()
 
     def shutdown(self) -> None:
         """There is nobody else."""

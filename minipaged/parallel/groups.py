@@ -2,6 +2,7 @@
 
     all_reduce     x0  x1           -> x0 + x1  on both              sums of what each rank has: twice in a layer
     gather         [x0]  [x1]       -> [x0 x1]  on rank 0            logits, to where tokens are drawn
+    exchange       [a0 a1]  [b0 b1] -> [a0 b0]  [a1 b1]              tokens to their experts, answers back
     send_on        x                -> to the next rank              what a stage has made of the tokens
 
 Messages go through gloo between CPUs and NCCL between GPUs, and are counted. What a rank sends for n ranks to add up x
@@ -50,6 +51,10 @@ class Group(ABC):
         """x [R, n] -> [R, size * n] on rank 0, side by side; elsewhere no rows."""
 
     @abstractmethod
+    def exchange(self, x: Tensor, to_each: list[int], from_each: list[int]) -> Tensor:
+        """x [A, ...], so many rows for each rank, in order -> what each had for this one, in order."""
+
+    @abstractmethod
     def send_on(self, x: Tensor) -> None:
         """x goes to the next rank, while this one goes on. x must not be changed any more."""
 
@@ -74,6 +79,9 @@ class Alone(Group):
         return x
 
     def gather(self, x: Tensor) -> Tensor:
+        return x
+
+    def exchange(self, x: Tensor, to_each: list[int], from_each: list[int]) -> Tensor:
         return x
 
     def send_on(self, x: Tensor) -> None:
@@ -113,6 +121,13 @@ class Ranks(Group):
         parts = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(self.size)]
         dist.gather(x.contiguous(), parts, group=self.group, group_dst=0)
         return torch.cat(parts, dim=-1)
+
+    def exchange(self, x: Tensor, to_each: list[int], from_each: list[int]) -> Tensor:
+        rows = x.new_empty(sum(from_each), *x.shape[1:])
+        dist.all_to_all_single(rows, x.contiguous(), from_each, to_each, group=self.group)
+        row_bytes = x[:1].nbytes if len(x) else 0
+        self.traffic.count("exchange", (len(x) - to_each[self.rank]) * row_bytes)
+        return rows
 
     def send_on(self, x: Tensor) -> None:
         """One message may be on its way; the next waits until that has been taken, so memory stays bounded."""

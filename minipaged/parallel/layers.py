@@ -21,7 +21,7 @@ from torch import Tensor
 from ..input_batch import InputBatch
 from ..models.linear import Linear
 from ..ops import Ops
-from .groups import Group
+from .groups import Alone, Group
 from .portion import Portion
 
 ALL = (slice(None),)
@@ -45,6 +45,8 @@ class Build(NamedTuple):
     device: torch.device
     portion: Portion
     group: Group  # with whom the other slices are
+    experts: Group = Alone()  # with whom the other experts are; alone, a rank has its slice of all
+    num_redundant: int = 0  # slots for second copies of experts
 
     def empty(self, *shape: int) -> Tensor:
         return torch.empty(shape, dtype=self.dtype, device=self.device)

@@ -3,8 +3,8 @@
     driver  ->  rank     Load            the split, the config, where the others are met
                          Serve           so many blocks: be ready
                          Run             a batch, and what was guessed
-                         Ask, Stop
-    rank    ->  driver   Loaded, Ready, Answer, Report: one for each of these that asks for one, in their order
+                         Rebalance, Ask, Stop
+    rank    ->  driver   Loaded, Ready, Answer, Rebalanced, Report: one for each that asks for one, in their order
                          Failed          at any time, and the last thing it says
 
 One rank answers a Run: the one that has the logits. Only it is told what is wished of each row, and what was guessed;
@@ -21,6 +21,7 @@ import torch
 from ..batch import Batch, Measured, Row
 from ..sampling_params import SamplingParams
 from ..speculative.drafter import Guess
+from .balance import Balance
 
 
 class Load(msgspec.Struct, tag=True):
@@ -80,6 +81,16 @@ class Answer(msgspec.Struct, tag=True):
     forward_s: float
 
 
+class Rebalance(msgspec.Struct, tag=True):
+    """Count what experts were asked, and move those that are spread, together with all who share them."""
+
+
+class Rebalanced(msgspec.Struct, tag=True):
+    """Of each of this rank's layers that have experts."""
+
+    balances: list[Balance]
+
+
 class Ask(msgspec.Struct, tag=True):
     """What have you been doing?"""
 
@@ -117,8 +128,8 @@ class Failed(msgspec.Struct, tag=True):
     trace: str
 
 
-Order = Load | Serve | Run | Ask | Stop
-Reply = Loaded | Ready | Answer | Report | Failed
+Order = Load | Serve | Run | Rebalance | Ask | Stop
+Reply = Loaded | Ready | Answer | Rebalanced | Report | Failed
 
 ENCODER = msgspec.msgpack.Encoder()
 ORDERS: msgspec.msgpack.Decoder[Order] = msgspec.msgpack.Decoder(Order)

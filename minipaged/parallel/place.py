@@ -10,11 +10,14 @@
                        |
                        v                         rank 2 answers: it alone has logits, so a token is drawn once
 
+Replicas are worlds of their own. Only when experts are spread over all of them they share one, replica behind replica
+(rank = replica * stages * T + stage * T + t), and the ranks of the same stage, in all replicas, are a group too.
+
 The place of a process that is alone has groups of one, and costs nothing. Invariant: a rank joins once, and is nobody
 else until it leaves. (From level 06.)"""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import NamedTuple
 
@@ -39,6 +42,8 @@ class Place:
     everyone: Group
     traffic: Traffic
     stage_layers: tuple[int, ...] | None = None  # how many layers each stage has; None: as even as can be
+    experts: Group = field(default_factory=Alone)  # the same stage in all replicas, if experts are spread over them
+    num_redundant: int = 0  # slots for second copies of experts, over all of that group
 
     @classmethod
     def alone(cls) -> "Place":
@@ -71,10 +76,21 @@ class Layout(NamedTuple):
     tensor_size: int = 1
     num_stages: int = 1
     stage_layers: tuple[int, ...] | None = None
+    num_replicas: int = 1  # that share a world
+    spread_experts: bool = False
+    num_redundant: int = 0
 
     @classmethod
     def of(cls, config: EngineConfig) -> "Layout":
-        return cls(config.tensor_parallel_size, config.pipeline_parallel_size, config.stage_layers)
+        spread = config.enable_expert_parallel
+        return cls(
+            config.tensor_parallel_size,
+            config.pipeline_parallel_size,
+            config.stage_layers,
+            num_replicas=config.data_parallel_size if config.shares_experts else 1,
+            spread_experts=spread,
+            num_redundant=config.num_redundant_experts,
+        )
 
     def check(self, model: ModelConfig) -> None:
         """Raises ValueError, naming what would work, if the model cannot be split like this."""
@@ -87,19 +103,36 @@ class Layout(NamedTuple):
 
     @property
     def num_ranks(self) -> int:
+        """Of a replica."""
         return self.tensor_size * self.num_stages
+
+    @property
+    def world_size(self) -> int:
+        return self.num_ranks * self.num_replicas
 
     @property
     def answering_rank(self) -> int:
         return (self.num_stages - 1) * self.tensor_size
 
+    def replica_lines(self) -> list[list[int]]:
+        """The ranks of each replica, by stage and slice."""
+        return [list(range(first, first + self.num_ranks)) for first in range(0, self.world_size, self.num_ranks)]
+
     def tensor_lines(self) -> list[list[int]]:
         """The ranks of each stage."""
-        return [[s * self.tensor_size + t for t in range(self.tensor_size)] for s in range(self.num_stages)]
+        size = self.tensor_size
+        return [ranks[i : i + size] for ranks in self.replica_lines() for i in range(0, self.num_ranks, size)]
 
     def pipeline_lines(self) -> list[list[int]]:
         """The ranks that hold the same slice, by stage."""
-        return [[s * self.tensor_size + t for s in range(self.num_stages)] for t in range(self.tensor_size)]
+        return [ranks[t :: self.tensor_size] for ranks in self.replica_lines() for t in range(self.tensor_size)]
+
+    def expert_lines(self) -> list[list[int]]:
+        """The ranks of the same stage in all replicas, if experts are spread over them."""
+        if not self.spread_experts:
+            return []
+        lines, stages = self.tensor_lines(), self.num_stages
+        return [[rank for line in lines[stage::stages] for rank in line] for stage in range(stages)]
 
 
 def join(store: Store, rank: int, layout: Layout, device: torch.device, timeout_s: float = TIMEOUT_S) -> Place:
@@ -108,7 +141,7 @@ def join(store: Store, rank: int, layout: Layout, device: torch.device, timeout_
     if device.type == "cuda":
         torch.cuda.set_device(device)
         backend = "nccl"
-    dist.init_process_group(backend, store=store, rank=rank, world_size=layout.num_ranks, timeout=timeout)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=layout.world_size, timeout=timeout)
     traffic = Traffic()
 
     def meet(lines: Iterable[list[int]], smallest: int = 2) -> Group:
@@ -116,6 +149,8 @@ def join(store: Store, rank: int, layout: Layout, device: torch.device, timeout_
         groups = [(line, dist.new_group(line, timeout=timeout)) for line in lines if len(line) >= smallest]
         return next((Ranks(group, traffic) for line, group in groups if rank in line), Alone())
 
-    tensor, pipeline = meet(layout.tensor_lines()), meet(layout.pipeline_lines())
-    everyone = meet([list(range(layout.num_ranks))], smallest=1)
-    return Place(tensor, pipeline, everyone, traffic, layout.stage_layers)
+    tensor, pipeline, experts = (
+        meet(lines) for lines in (layout.tensor_lines(), layout.pipeline_lines(), layout.expert_lines())
+    )
+    everyone = meet(layout.replica_lines(), smallest=1)
+    return Place(tensor, pipeline, everyone, traffic, layout.stage_layers, experts, layout.num_redundant)

@@ -29,7 +29,23 @@ from torch._C._distributed_c10d import TCPStore
 from ..config import EngineConfig
 from ..loading import load_model
 from .lines import Line
-from .messages import Answer, Ask, Failed, Load, Loaded, Order, Ready, Report, Run, Serve, Span, Stop, unfold
+from .messages import (
+    Answer,
+    Ask,
+    Failed,
+    Load,
+    Loaded,
+    Order,
+    Ready,
+    Rebalance,
+    Rebalanced,
+    Report,
+    Run,
+    Serve,
+    Span,
+    Stop,
+    unfold,
+)
 from .place import Layout, Place, join
 from .worker import Worker
 
@@ -78,6 +94,8 @@ class Rank:
                 self.line.send(Ready())
             case Run():
                 self.run(order)
+            case Rebalance():
+                self.line.send(Rebalanced(self.worker.rebalance()))
             case Ask():
                 self.line.send(self.report())
 

@@ -16,6 +16,7 @@ from ..logprobs import measure
 from ..runner import ModelRunner
 from ..speculative.drafter import Guess
 from ..speculative.verify import verify
+from .balance import Balance
 
 
 class Result(NamedTuple):
@@ -41,3 +42,7 @@ class Worker:
         logits = self.forward(batch)
         tokens = verify(batch, logits, guesses, self.model.sample)
         return Result(tokens, measure(batch, logits, tokens))
+
+    def rebalance(self) -> list[Balance]:
+        """Layer by layer, what the experts were asked since last time, and where they are from here on."""
+        return self.model.model.rebalance()

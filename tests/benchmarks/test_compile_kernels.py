@@ -24,12 +24,13 @@ def test_no_kernel_spills_registers_and_all_attention_multiplies_in_the_matrix_u
     assert result.returncode == 0, result.stdout + result.stderr
     rows = json.loads(path.read_text())
     assert {row["kernel"] for row in rows} == {
-        "paged_attention", "combine", "write_kv", "rms_norm", "rope", "silu_mul", "sample",
+        "paged_attention", "combine", "write_kv", "rms_norm", "rope", "silu_mul", "sample", "route", "grouped_product",
     }  # fmt: skip
     assert [row for row in rows if row["stack"]] == []
     for target, units in UNITS.items():
-        ours = {row["matrix_unit"] for row in rows if (row["kernel"], row["target"]) == ("paged_attention", target)}
-        assert ours == units
+        for kernel in ("paged_attention", "grouped_product"):
+            ours = {row["matrix_unit"] for row in rows if (row["kernel"], row["target"]) == (kernel, target)}
+            assert ours == units
 
 
 def test_an_interpreter_compiles_nothing_and_says_so():

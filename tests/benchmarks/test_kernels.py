@@ -26,5 +26,7 @@ def test_every_kernel_is_measured_beside_its_specification_and_a_cpu_claims_noth
     for figure in document["figures"]:
         assert figure["ms"] > 0
         ways.setdefault(figure["kernel"], set()).add(figure["way"])
-    assert set(ways) == {"paged_attention", "write_kv", "rms_norm", "add_rms_norm", "rope", "silu_mul", "sample"}
+    assert set(ways) == {
+        "paged_attention", "write_kv", "rms_norm", "add_rms_norm", "rope", "silu_mul", "sample", "routing", "fused_moe",
+    }  # fmt: skip
     assert all({"triton", "spec"} <= found for found in ways.values())

@@ -21,6 +21,7 @@ from minipaged.config import EngineConfig
 from minipaged.core.process import serve
 from minipaged.desk import FrontDesk
 from minipaged.detokenizer import Detokenizer
+from minipaged.parallel.balance import Balance
 from minipaged.prefix import make_block_manager
 from minipaged.scheduler import Scheduler
 from minipaged.vocabulary import Vocabulary
@@ -69,6 +70,10 @@ class EchoEngine(EngineBase):
     def run_dummy(self):
         self.num_batches += 1
         self.num_dummies += 1
+
+    def rebalance(self):
+        load = [self.num_batches, 0]  # one expert did it all
+        return [Balance(load, ((0, 1), (None, None)), ((0, None), (1, None)))]
 
     def shutdown(self):
         self.is_shut = True

@@ -93,6 +93,9 @@ def test_questions_are_answered():
     core.turn()
     assert core.take(Ask(1, "check")) == [Answer(1)]
     assert core.take(Ask(2, "reset")) == [Answer(2, done=False)]
+    [answer] = core.take(Ask(9, "rebalance"))
+    assert [balance.load for balance in answer.balances] == [[core.engine.num_batches, 0]]
+    assert decode_event(encode(answer)) == answer
     [answer] = core.take(Ask(3, "look"))
     [holder] = answer.view.holders
     assert (holder.num_prompt_tokens, holder.num_tokens, holder.num_computed_tokens) == (10, 11, 10)

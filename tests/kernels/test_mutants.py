@@ -19,9 +19,12 @@ import torch
 
 from minipaged.kernels import jit, sample_triton
 from minipaged.kernels.draw import cut_spec, pick_spec
+from minipaged.kernels.fused_moe import fused_moe_spec, sort_by_expert
+from minipaged.kernels.fused_moe_triton import Tiles as MoeTiles
 from minipaged.kernels.paged_attention_triton import Tiles
 from minipaged.kernels.rms_norm import add_rms_norm_spec, rms_norm_spec
 from minipaged.kernels.rope import rope_spec
+from minipaged.kernels.routing import route_spec
 from minipaged.kernels.silu_mul import silu_mul_spec
 from minipaged.kernels.write_kv import write_kv_spec
 from tests.kernels.asking import Ask, answers, draw_logits, run
@@ -173,6 +176,37 @@ def judge_draw(module):
     for number in (0.0, 0.4, 0.6, 0.8, 1 - 2**-52):
         numbers = torch.full((9,), number, dtype=torch.float64)
         assert torch.equal(on_threads(3, module.pick_cpu, wide, numbers), pick_spec(wide, numbers))
+
+
+def judge_routing_triton(module):
+    logits = (2 * randn(5, 12))[:, :9]
+    logits[2, 3:7], logits[3], logits[4, 1] = 5.0, torch.nan, torch.nan
+    for renormalize in (False, True):
+        weights, experts = guarded(module.route, logits, 3, renormalize)
+        expected, best = route_spec(logits, 3, renormalize)
+        torch.testing.assert_close(weights, expected, equal_nan=True)
+        assert experts[:2].tolist() == best[:2].tolist()
+        assert experts[2].tolist() == [3, 4, 5]
+        assert set(experts[3:].flatten().tolist()) <= set(range(9))
+
+
+def judge_fused_moe_triton(module):
+    tiles = MoeTiles(16, 32, 16, 4, 1)
+    x, gate_up, down = randn(20, 50)[:, :40], randn(9, 72, 40, seed=1) / 6, randn(9, 40, 36, seed=2) / 6
+    for experts in ([0] * 20, [8, *[1] * 17, 4, 8], [*range(9), *range(9), 3, 3]):
+        order, starts = sort_with_room(experts, 9)
+        expected = fused_moe_spec(x, gate_up, down, order, starts)
+        assert_close(guarded(module.fused_moe, x, gate_up, down, order, starts, tiles), expected, 16)
+    far_gate_up, far_down = (far_apart(1, *w.shape[1:])[0].copy_(w[:3]) for w in (gate_up, down))
+    order, starts = sort_with_room([2, 1, 2], 3)
+    expected = fused_moe_spec(x[:3].half().float(), far_gate_up.float(), far_down.float(), order, starts)
+    assert_close(module.fused_moe(x[:3].half(), far_gate_up, far_down, order, starts, tiles), expected, 16)
+
+
+def sort_with_room(experts, num_experts):
+    """Whoever reads a source too many finds token 0."""
+    order, starts = sort_by_expert(torch.tensor(experts), num_experts)
+    return torch.nn.functional.pad(order, (0, 64))[: len(order)], starts
 
 
 def judge_sample_triton(module):

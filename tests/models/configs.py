@@ -12,3 +12,6 @@ LLAMA = {
 MISTRAL = {**LLAMA, "architectures": ["MistralForCausalLM"]}
 QWEN2 = {**LLAMA, "architectures": ["Qwen2ForCausalLM"]}
 QWEN3 = {**LLAMA, "architectures": ["Qwen3ForCausalLM"]}
+MIXTRAL = {**LLAMA, "architectures": ["MixtralForCausalLM"]}
+QWEN2_MOE = {**LLAMA, "architectures": ["Qwen2MoeForCausalLM"]}
+QWEN3_MOE = {**LLAMA, "architectures": ["Qwen3MoeForCausalLM"]}

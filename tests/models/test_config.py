@@ -6,10 +6,12 @@ import pytest
 from transformers import AutoConfig
 
 from minipaged.models.config import parse_model_config, read_json, read_model_config
-from tests.models.configs import LLAMA, MISTRAL, QWEN2, QWEN3
+from tests.models.configs import LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE
+
+ALL = {raw["architectures"][0]: raw for raw in (LLAMA, MISTRAL, QWEN2, QWEN3, MIXTRAL, QWEN2_MOE, QWEN3_MOE)}
 
 
-@pytest.mark.parametrize("raw", [LLAMA, MISTRAL, QWEN2, QWEN3], ids=["llama", "mistral", "qwen2", "qwen3"])
+@pytest.mark.parametrize("raw", ALL.values(), ids=ALL)
 def test_what_a_config_leaves_out_is_what_transformers_assumes(raw):
     bare = {key: value for key, value in raw.items() if key != "num_key_value_heads"} | {"num_attention_heads": 32}
     ours = parse_model_config(bare)
@@ -19,7 +21,7 @@ def test_what_a_config_leaves_out_is_what_transformers_assumes(raw):
     assert ours.rms_norm_eps == theirs.rms_norm_eps
     assert ours.max_position_embeddings == theirs.max_position_embeddings
     assert ours.tie_word_embeddings == theirs.tie_word_embeddings
-    assert ours.sliding_windows == (getattr(theirs, "sliding_window", None),) * 2
+    assert ours.sliding_windows == (getattr(theirs, "sliding_window", None) or None,) * 2
     assert ours.rope.theta == theirs.rope_parameters["rope_theta"]
 
 
@@ -34,6 +36,11 @@ def test_biases_and_norms_follow_the_kind_and_then_the_flags():
     assert parts(QWEN2) == (True, False, False, False)
     assert parts(QWEN3) == (False, False, False, True)
     assert parts(QWEN3, attention_bias=True) == (True, True, False, True)
+    assert parts(MIXTRAL, attention_bias=True) == (False, False, False, False)
+    assert parts(QWEN2_MOE) == (True, False, False, False)
+    assert parts(QWEN2_MOE, qkv_bias=False) == (False, False, False, False)
+    assert parts(QWEN3_MOE) == (False, False, False, True)
+    assert parts(QWEN3_MOE, attention_bias=True) == (True, True, False, True)
 
 
 def test_windows_are_per_layer_as_in_transformers():
@@ -47,6 +54,13 @@ def test_windows_are_per_layer_as_in_transformers():
     types = ["sliding_attention", "full_attention"]
     assert windows(QWEN3, sliding_window=4, use_sliding_window=True, layer_types=types) == (4, None)
     assert windows(QWEN3, sliding_window=4, layer_types=types) == (None, None)
+    assert windows(MIXTRAL) == (None, None)
+    assert windows(MIXTRAL, sliding_window=4) == (4, 4)
+    assert windows(QWEN3_MOE, sliding_window=4, max_window_layers=1) == (None, None)
+    assert windows(QWEN3_MOE, sliding_window=4, use_sliding_window=True, max_window_layers=1) == (4, 4)
+    assert windows(QWEN2_MOE, sliding_window=4) == windows(QWEN2_MOE, sliding_window=0) == (None, None)
+    assert windows(QWEN2_MOE, sliding_window=4, use_sliding_window=True) == (4, None)
+    assert windows(QWEN2_MOE, sliding_window=4, use_sliding_window=True, layer_types=types[::-1]) == (None, 4)
 
 
 def test_a_null_window_is_no_window(tmp_path):
@@ -98,6 +112,8 @@ def test_what_is_not_built_or_makes_no_sense_is_refused_with_the_file(tmp_path, 
 def test_layers_that_alternate_in_a_mistral_or_do_not_add_up_are_refused():
     with pytest.raises(ValueError, match="layer_types is not built here for a Mistral"):
         parse_model_config({**MISTRAL, "layer_types": ["sliding_attention", "full_attention"]})
+    with pytest.raises(ValueError, match="layer_types is not built here for a Qwen3_moe"):
+        parse_model_config({**QWEN3_MOE, "layer_types": ["sliding_attention", "full_attention"]})
     with pytest.raises(ValueError, match="layer_types names 1 layers of 2"):
         parse_model_config({**QWEN2, "layer_types": ["full_attention"]})
     with pytest.raises(ValueError, match="chunked_attention"):

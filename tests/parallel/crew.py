@@ -23,7 +23,7 @@ PATIENCE_S = 60.0
 class Crew:
     def __init__(self):
         context = get_context("forkserver")
-        context.set_forkserver_preload(["tests.parallel.crew", "tests.parallel.jobs"])
+        context.set_forkserver_preload(["tests.parallel.crew", "tests.parallel.jobs", "tests.parallel.expert_jobs"])
         self.folder, self.num_jobs = TemporaryDirectory(), 0
         self.pipes, self.processes = [], []
         for _ in range(NUM_RANKS):
@@ -37,7 +37,7 @@ class Crew:
     def run(self, layout, job, *args, timeout_s=20.0):
         self.num_jobs += 1
         meeting = str(Path(self.folder.name) / str(self.num_jobs))
-        pipes = self.pipes[: layout.num_ranks]
+        pipes = self.pipes[: layout.world_size]
         for rank, pipe in enumerate(pipes):
             pipe.send((meeting, rank, layout, timeout_s, job, args))
         answers = [pipe.recv() if pipe.poll(PATIENCE_S) else (False, "no answer") for pipe in pipes]
@@ -60,7 +60,7 @@ def serve(pipe):
     torch.set_num_threads(1)
     while order := pipe.recv():
         meeting, rank, layout, timeout_s, job, args = order
-        store = torch.distributed.FileStore(meeting, layout.num_ranks)
+        store = torch.distributed.FileStore(meeting, layout.world_size)
         place = join(store, rank, layout, CPU, timeout_s)
         try:
             pipe.send((True, job(place, *args)))

@@ -43,6 +43,9 @@ class Borrowed(Executor):
     def execute(self, batch, guesses):
         return self.lender.execute(batch, guesses)
 
+    def rebalance(self):
+        return self.lender.rebalance()
+
     def shutdown(self):
         pass
 

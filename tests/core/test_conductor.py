@@ -1,0 +1,75 @@
+"""A wave is one turn after the other for all, as long as anybody has work; when it is over, experts move."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from minipaged.config import EngineConfig
+from minipaged.core.conductor import Conductor, NoConductor, make_conductor
+from minipaged.core.messages import Turn
+
+
+class Band:
+    """Replicas that do as they are told, when `play` says so."""
+
+    def __init__(self, num_replicas=2):
+        self.living = [SimpleNamespace(index=index, num_turns=0) for index in range(num_replicas)]
+        self.entries, self.told, self.wire = {}, [], self
+
+    def send(self, index, command):
+        assert isinstance(command, Turn)
+        self.told.append(index)
+
+    def ask(self, what):
+        self.told.append(what)
+
+    def play(self, index):
+        self.living[index].num_turns += 1
+
+
+@pytest.fixture
+def band():
+    return Band()
+
+
+def test_all_have_a_turn_when_all_have_done_the_one_before(band):
+    conductor = Conductor(moves_experts=False)
+    conductor.conduct(band)
+    assert band.told == [], "nobody has work"
+    band.entries = {0: "a request"}
+    conductor.conduct(band)
+    conductor.conduct(band)
+    assert band.told == [0, 1]
+    band.play(1)
+    conductor.conduct(band)
+    assert band.told == [0, 1], "replica 0 is still at it"
+    band.play(0)
+    conductor.conduct(band)
+    assert band.told == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize("moves_experts", [True, False])
+def test_experts_move_once_when_a_wave_is_over(band, moves_experts):
+    conductor = Conductor(moves_experts)
+    for _ in range(2):
+        band.told, band.entries = [], {0: "a request"}
+        conductor.conduct(band)
+        band.entries = {}
+        conductor.conduct(band)
+        assert band.told == [0, 1], "a turn is still under way"
+        band.play(0)
+        band.play(1)
+        conductor.conduct(band)
+        conductor.conduct(band)
+        assert band.told == [0, 1] + ["rebalance"] * moves_experts
+
+
+def test_only_who_shares_experts_is_conducted():
+    def conductor(**fields):
+        return make_conductor(EngineConfig(**fields))
+
+    assert isinstance(conductor(data_parallel_size=2), NoConductor)
+    assert isinstance(conductor(enable_expert_parallel=True), NoConductor)
+    together = conductor(data_parallel_size=2, enable_expert_parallel=True)
+    assert (type(together), together.moves_experts) == (Conductor, False)
+    assert conductor(data_parallel_size=2, enable_expert_parallel=True, enable_eplb=True).moves_experts
