@@ -40,11 +40,9 @@ bench: $(READY)  ## the ladder, measured; results in benchmarks/results/
 kernels: $(READY)  ## what the compilers of four GPUs make of the kernels: registers, memory, matrix units
 	$(BIN)/python -m benchmarks.compile_kernels
 
-notebooks: $(READY)  ## run every walkthrough from top to bottom
+notebooks: $(READY)  ## run every walkthrough from top to bottom; what it says must be what it said
 	@echo "== notebooks"
-	@if ls walkthroughs/*.ipynb >/dev/null 2>&1; then \
-		$(BIN)/jupyter execute walkthroughs/*.ipynb; \
-	else echo "there are no notebooks yet"; fi
+	$(BIN)/python walkthroughs/run.py
 
 $(READY): pyproject.toml constraints.txt
 	@echo "== set-up: a virtual environment in $(VENV), about 2.6 GB"
