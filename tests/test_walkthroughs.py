@@ -80,3 +80,14 @@ def test_it_asks_questions_and_their_answers_are_folded(path):
 def test_where_a_link_leads_there_is_something(path):
     for target in re.findall(r"\]\(([^)#]+)", prose(path)):
         assert (FOLDER / target).with_suffix(".py").exists() or (FOLDER / target).exists(), target
+
+
+@pytest.mark.parametrize("path", RUN, ids=lambda path: path.stem)
+def test_what_was_quoted_still_stands_in_its_file(path):
+    for cell in json.loads(path.with_suffix(".ipynb").read_text())["cells"]:
+        for output in cell.get("outputs", []):
+            if text := "".join(output.get("data", {}).get("text/markdown", "")):
+                file, code = re.fullmatch(r"`(.*?)`\n\n```python\n(.*)```", text, flags=re.S).groups()
+                assert code in (FOLDER.parent / file).read_text(), (
+                    f"{path.stem} quotes {file}: run.py --write {path.stem}"
+                )
