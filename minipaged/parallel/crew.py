@@ -18,6 +18,8 @@ from contextlib import suppress
 from threading import Lock, Thread, current_thread
 from typing import NamedTuple, Protocol
 
+from torch._C._distributed_c10d import TCPStore
+
 from .lines import Line
 from .messages import Failed, Order, Reply, Stop
 
@@ -57,6 +59,7 @@ class Crew:
 
     def __init__(self, launcher: Launcher, num_ranks: int):
         self.launcher, self.lines = launcher, launcher.start(num_ranks)
+        self.store: TCPStore | None = None  # where they meet: whoever has it here keeps its port open
         self.pending: list[deque[Pending]] = [deque() for _ in self.lines]
         self.error: Exception | None = None
         self.is_stopping = False
@@ -119,23 +122,26 @@ class Crew:
         """Whose fault it was."""
         if self.is_stopping:
             return RankError("the engine has been shut down")
+        [(first, failed), *_] = ends.items()
         silent = [rank for rank, end in ends.items() if isinstance(end, str)]
+        said = f"rank {first}: {failed.message}" if isinstance(failed, Failed) else ""
         if silent:
-            return RankError(f"rank {silent[0]} died: {self.launcher.describe_end(silent[0])}")
-        [(rank, failed), *_] = ends.items()
-        assert isinstance(failed, Failed)
-        error = ValueError if failed.is_refusal else RankError
-        result = error(f"rank {rank}: {failed.message}")
-        result.add_note(failed.trace)
+            death = f"rank {silent[0]} died: {self.launcher.describe_end(silent[0])}"
+            result: Exception = RankError(f"{death} (heard before: {said})" if said else death)
+        else:
+            result = ValueError(said) if isinstance(failed, Failed) and failed.is_refusal else RankError(said)
+        if isinstance(failed, Failed):
+            result.add_note(failed.trace)
         return result
 
     def end(self, error: Exception) -> None:
         """Nobody is left when the first one hears of it."""
         self.launcher.stop(0.0)
+        self.store = None  # its port is closed
         for line in self.lines:
             line.hang_up()
         with self.lock:
-            self.error = error
+            self.error = type(error)(*error.args)  # not the one that is raised: its traceback would keep us all alive
         for pending in self.pending:
             while pending:
                 pending.popleft().future.set_exception(error)
@@ -152,5 +158,6 @@ class Crew:
             line.hang_up()
         if current_thread() is not self.thread:
             self.thread.join()
+        self.store = None
         for line in self.lines:
             line.close()

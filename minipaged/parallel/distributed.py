@@ -20,8 +20,6 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from torch._C._distributed_c10d import TCPStore
-
 from ..batch import Batch
 from ..config import EngineConfig
 from ..loading import choose_device
@@ -95,12 +93,16 @@ class DistributedExecutor(Executor):
         is_local = Path(config.model).expanduser().exists()  # from another folder, too
         model = str(folder.absolute()) if is_local else config.model
         theirs = asdict(replace(config, model=model, draft_model=None, speculative_method="ngram"))
-        self.store: TCPStore | None = self.meeting.find_store(self.crew.launcher.host)
-        address, first = (self.store.host, self.store.port), self.meeting.replica * self.layout.num_ranks
+        address, first = self.open_meeting(), self.meeting.replica * self.layout.num_ranks
         orders = [Load(first + rank, theirs, address) for rank in range(self.layout.num_ranks)]
         num_blocks = min(reply.num_blocks for reply in self.ask_all(Loaded, orders, LOAD_S))
         self.ask_all(Ready, [Serve(num_blocks)] * self.layout.num_ranks, LOAD_S)
         return replace(config, num_blocks=num_blocks)
+
+    def open_meeting(self) -> tuple[str, int]:
+        """Where the ranks meet, for as long as the crew lives."""
+        self.crew.store = store = self.meeting.find_store(self.crew.launcher.host)
+        return store.host, store.port
 
     def ask_all(self, kind: type[Kind], orders: Iterable[Order], seconds: float) -> list[Kind]:
         """Everybody's answer. Raises ValueError for what a rank refuses, RankError for one that is gone."""
@@ -136,7 +138,6 @@ class DistributedExecutor(Executor):
 
     def shutdown(self) -> None:
         self.send_home()
-        self.store = None
 
     def reports(self) -> list[Report]:
         """What each rank holds, has sent, and has done since the last time."""

@@ -14,7 +14,7 @@ from minipaged.parallel.messages import Ask, Failed, Loaded, Ready, Serve, Stop
 class Puppets:
     """A launcher whose ranks are played by the test: theirs[i] is rank i's end."""
 
-    host = "nowhere"
+    host = "127.0.0.1"
 
     def __init__(self):
         self.theirs, self.stops = [], []
@@ -72,7 +72,8 @@ def test_whoever_goes_without_a_word_is_named_and_everybody_waiting_hears_of_it(
     wait(futures, 5)
     for future in futures:
         assert isinstance(future.exception(0), RankError)
-        assert str(future.exception()) == "rank 1 died: its strings were cut"
+        heard = "(heard before: rank 2: connection closed by peer)"
+        assert str(future.exception()) == f"rank 1 died: its strings were cut {heard}"
     assert puppets.stops == [0.0], "the others were sent home before anybody heard of it"
 
 

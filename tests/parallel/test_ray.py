@@ -1,0 +1,35 @@
+"""Ray places the ranks, in a cluster that is started for the test; without Ray this is skipped."""
+
+import pytest
+
+from minipaged.config import EngineConfig
+from minipaged.engine import Engine
+from minipaged.sampling_params import SamplingParams
+
+from ..tiny import greedy_tokens, tiny_model
+from .processes import NAME, gone, new_mark
+
+ray = pytest.importorskip("ray", reason="Ray is an extra: pip install 'minipaged[ray]'")
+
+pytestmark = pytest.mark.filterwarnings("default")  # Ray's own
+
+
+def test_actors_say_what_transformers_says_and_are_gone_afterwards(tmp_path, monkeypatch):
+    monkeypatch.setenv(NAME, mark := new_mark())
+    folder = tiny_model(tmp_path)
+    split = {"tensor_parallel_size": 2, "distributed_executor_backend": "ray"}
+    engine = Engine(EngineConfig(model=str(folder), num_blocks=64, max_model_len=64, **split))
+    engine.add_request([2, 3, 4], SamplingParams(temperature=0, max_tokens=6, ignore_eos=True))
+    while engine.has_unfinished_requests():
+        outputs = engine.step()
+    assert [outputs[0].outputs[0].token_ids] == greedy_tokens(folder, [[2, 3, 4]], 6)
+    engine.shutdown()
+    assert not ray.is_initialized()
+    assert gone(mark, 20.0)
+
+
+def test_a_cluster_that_is_too_small_is_refused_with_both_numbers(tmp_path):
+    folder = tiny_model(tmp_path, num_hidden_layers=128)
+    with pytest.raises(ValueError, match=r"ray has \d+ CPUs, and 128 ranks need one each"):
+        Engine(EngineConfig(model=str(folder), pipeline_parallel_size=128, distributed_executor_backend="ray"))
+    assert not ray.is_initialized()
