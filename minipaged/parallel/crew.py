@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import Future
 from contextlib import suppress
+from queue import SimpleQueue
 from threading import Lock, Thread, current_thread
 from typing import NamedTuple, Protocol
 
@@ -55,7 +56,7 @@ class Pending(NamedTuple):
 
 
 class Crew:
-    """Its ranks are heard by a thread from the moment it is made."""
+    """Two threads from the moment it is made: one tells its ranks, one hears them."""
 
     def __init__(self, launcher: Launcher, num_ranks: int):
         self.launcher, self.lines = launcher, launcher.start(num_ranks)
@@ -64,24 +65,44 @@ class Crew:
         self.error: Exception | None = None
         self.is_stopping = False
         self.lock = Lock()  # between an order and the end
-        self.thread = Thread(target=self.listen, name="ranks", daemon=True)
+        self.outbox: SimpleQueue[list[tuple[int, Order, Pending | None]]] = SimpleQueue()
+        self.sender = Thread(target=self.send, name="to ranks", daemon=True)
+        self.thread = Thread(target=self.listen, name="from ranks", daemon=True)
+        self.sender.start()
         self.thread.start()
 
-    def ask(self, rank: int, order: Order, seconds: float) -> "Future[Reply]":
-        """What the rank will answer, which is due in `seconds`. Raises the error that ended the crew, if one did."""
+    def ask(self, rank: int, order: Order, seconds: float, beside: Iterable[tuple[int, Order]] = ()) -> "Future[Reply]":
+        """What the rank will answer, which is due in `seconds`. Raises the error that ended the crew, if one did.
+
+        What others are told beside it goes out with it: all or nothing, even if Ctrl-C comes in between."""
+        if self.error is not None:
+            raise type(self.error)(*self.error.args)
         future: Future[Reply] = Future()
-        with self.lock:
-            if self.error is not None:
-                raise type(self.error)(str(self.error))
-            self.pending[rank].append(Pending(future, time.monotonic() + seconds))
-        self.tell([rank], order)
+        due = Pending(future, time.monotonic() + seconds)
+        self.outbox.put([*((other, told, None) for other, told in beside), (rank, order, due)])
         return future
 
     def tell(self, ranks: Iterable[int], order: Order) -> None:
-        """An order that is not answered. If a rank is gone, whoever listens to its line will know."""
-        for rank in ranks:
-            with suppress(OSError):
-                self.lines[rank].send(order)
+        """An order that is not answered."""
+        self.outbox.put([(rank, order, None) for rank in ranks])
+
+    def send(self) -> None:
+        """Everything in its order. If a rank is gone, whoever listens to its line will know."""
+        while orders := self.outbox.get():
+            for rank, order, due in orders:
+                if due is not None and not self.expect(rank, due):
+                    continue
+                with suppress(OSError):
+                    self.lines[rank].send(order)
+
+    def expect(self, rank: int, due: Pending) -> bool:
+        """Note what is due, unless all is over."""
+        with self.lock:
+            if self.error is None:
+                self.pending[rank].append(due)
+                return True
+        due.future.set_exception(type(self.error)(*self.error.args))
+        return False
 
     def listen(self) -> None:
         """Until somebody is gone, or late, or all are."""
@@ -156,8 +177,9 @@ class Crew:
         self.launcher.stop(seconds)
         for line in self.lines:
             line.hang_up()
-        if current_thread() is not self.thread:
-            self.thread.join()
+        self.outbox.put([])
+        for thread in {self.thread, self.sender} - {current_thread()}:
+            thread.join()
         self.store = None
         for line in self.lines:
             line.close()

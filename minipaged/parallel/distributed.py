@@ -116,8 +116,8 @@ class DistributedExecutor(Executor):
     def execute(self, batch: Batch, guesses: list[Guess]) -> "Future[Result]":
         result: Future[Result] = Future()
         answering = self.layout.answering_rank
-        self.crew.tell([rank for rank in range(self.layout.num_ranks) if rank != answering], bare(batch))
-        answer = self.crew.ask(answering, full(batch, guesses), STEP_S)
+        others = [(rank, bare(batch)) for rank in range(self.layout.num_ranks) if rank != answering]
+        answer = self.crew.ask(answering, full(batch, guesses), STEP_S, beside=others)
         answer.add_done_callback(partial(self.deliver, result))
         return result
 
