@@ -23,7 +23,7 @@ from .conductor import make_conductor
 from .counters import Counters
 from .entry import Entry, Told
 from .ledger import Ledger
-from .messages import Abort, Add, Answer, Ask, Died, Event, News, Question, Report, pack_params
+from .messages import Abort, Add, Answer, Ask, Died, Event, Question, Report, pack_params
 from .router import Replica, make_router
 from .wire import Lost, Wire
 
@@ -126,21 +126,23 @@ class Replicas:
                 return []
             self.wire.send(entry.replica.index, Abort(ticket))
             entry.end("abort")
-            return self.report(entry)
+            return self.report([entry])
 
     def forget(self, entry: Entry) -> None:
         del self.entries[entry.ticket], self.tickets[entry.request_id]
         entry.replica.unseen.pop(entry.ticket, None)
 
     def poll(self, timeout_s: float | None = None) -> list[Told]:
-        """Wait for news, of anybody; outputs of whoever gained tokens or ended."""
+        """Wait for news, of anybody; one output for whoever gained tokens or ended, however many reports have come."""
         events = self.wire.receive(timeout_s)
         with self.lock:
-            outputs = [output for index, event in events for output in self.hear(self.all[index], event)]
+            heard = {entry.ticket: entry for index, event in events for entry in self.hear(self.all[index], event)}
+            told = self.report(heard.values())
             self.conductor.conduct(self)
-        return outputs
+        return told
 
-    def hear(self, replica: Replica, event: Event | Lost) -> list[Told]:
+    def hear(self, replica: Replica, event: Event | Lost) -> list[Entry]:
+        """Returns whom it is about."""
         match event:
             case Report():
                 return self.read(replica, event)
@@ -154,42 +156,39 @@ class Replicas:
                 return self.give_up(replica, event.error)
         return []
 
-    def read(self, replica: Replica, report: Report) -> list[Told]:
+    def read(self, replica: Replica, report: Report) -> list[Entry]:
         replica.occupancy, replica.forward_s = report.occupancy, report.forward_s
         replica.num_turns = report.num_turns
         replica.unseen = {ticket: n for ticket, n in replica.unseen.items() if ticket > report.last_ticket}
         for record in report.steps:
             self.ledger.write(replica, record)
         known = [(entry, news) for news in report.news if (entry := self.entries.get(news.ticket))]
-        return [output for entry, news in known for output in self.tell(entry, news)]
+        for entry, news in known:
+            for gain in news.gains:
+                self.counters.count_gain(entry.choices[gain.index], gain)
+            entry.take(news)
+        return [entry for entry, _ in known]
 
-    def tell(self, entry: Entry, news: News) -> list[Told]:
-        for gain in news.gains:
-            self.counters.count_gain(entry.choices[gain.index], gain)
-        entry.take(news)
-        return self.report(entry)
+    def report(self, entries: Iterable[Entry]) -> list[Told]:
+        """Each request's output, from everything that was heard of it so far; whoever has ended is forgotten."""
+        told = []
+        for entry in entries:
+            told += [Told(entry.ticket, output) for output in self.desk.report(entry.choices)]
+            if entry.request_id not in self.desk.live:
+                for seq in entry.choices:
+                    self.router.learn(entry.replica, seq.tokens, seq.cache_salt)
+                self.forget(entry)
+        return told
 
-    def report(self, entry: Entry) -> list[Told]:
-        """The request's own output, from everything that was heard of it so far; whoever has ended is forgotten."""
-        outputs = self.desk.report(entry.choices)
-        if entry.request_id not in self.desk.live:
-            for seq in entry.choices:
-                self.router.learn(entry.replica, seq.tokens, seq.cache_salt)
-            self.forget(entry)
-        return [Told(entry.ticket, output) for output in outputs]
-
-    def fail(self, entry: Entry, error: str) -> list[Told]:
-        entry.fail(error)
-        return self.report(entry)
-
-    def give_up(self, replica: Replica, error: str) -> list[Told]:
+    def give_up(self, replica: Replica, error: str) -> list[Entry]:
         """Some of its news are lost, so nobody whom they may have been about can be told the truth."""
         lost = [entry for entry in self.entries.values() if entry.replica is replica]
         for entry in lost:
             self.wire.send(replica.index, Abort(entry.ticket))
-        return [output for entry in lost for output in self.fail(entry, error)]
+            entry.fail(error)
+        return lost
 
-    def mourn(self, replica: Replica, error: str) -> list[Told]:
+    def mourn(self, replica: Replica, error: str) -> list[Entry]:
         """Its requests end with the reason. What is heard of it later (that its process ended) is no news."""
         if replica.error is not None:
             return []
@@ -199,7 +198,9 @@ class Replicas:
             one.error, one.unseen = f"{who} died: {error}", {}
         self.break_questions(dead)
         left = [entry for entry in self.entries.values() if entry.replica in dead]
-        return [output for entry in left for output in self.fail(entry, entry.replica.error or "")]
+        for entry in left:
+            entry.fail(entry.replica.error or "")
+        return left
 
     def break_questions(self, dead: Iterable[Replica]) -> None:
         for number, (replica, future) in list(self.questions.items()):
@@ -222,4 +223,4 @@ class Replicas:
         """Leave no process behind; whoever still waits is told why."""
         self.wire.close()
         with self.lock:
-            return [told for replica in self.living for told in self.mourn(replica, reason)]
+            return self.report([entry for replica in self.living for entry in self.mourn(replica, reason)])

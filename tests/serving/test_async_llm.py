@@ -286,7 +286,7 @@ def test_what_is_lost_ends_those_it_may_have_been_about_and_nobody_else(llm):
         while not llm.stats().num_running:
             await asyncio.sleep(0.005)
         with llm.replicas.lock:
-            told = llm.replicas.hear(llm.replicas.all[0], Lost("3 bytes cannot be read"))
+            told = llm.replicas.report(llm.replicas.hear(llm.replicas.all[0], Lost("3 bytes cannot be read")))
         async_llm.deliver(llm.replicas, llm.boxes, told)
         return await task, await last(llm, [5])
 

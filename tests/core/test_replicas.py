@@ -1,0 +1,94 @@
+"""Outputs are put together from whatever has come, of whoever is still live, and a refusal leaves no trace."""
+
+import pytest
+
+from minipaged.config import EngineConfig
+from minipaged.core.loop import EngineCore
+from minipaged.core.messages import Died, Turn, encode
+from minipaged.core.pace import CommonPace, OwnPace
+from minipaged.core.replicas import EngineDeadError, Replicas
+from minipaged.core.wire import LocalWire
+from minipaged.sampling_params import SamplingParams
+
+from .echo import CONFIG, EchoEngine, vocabulary
+
+
+def new_replicas(num_replicas=1, pace=OwnPace, **fields):
+    config = EngineConfig(**CONFIG, data_parallel_size=num_replicas, **fields)
+    cores = [EngineCore(EchoEngine(config), pace()) for _ in range(num_replicas)]
+    return Replicas(LocalWire(cores), vocabulary()), cores
+
+
+def greedy(max_tokens=3, **options):
+    return SamplingParams(temperature=0, max_tokens=max_tokens, **options)
+
+
+def run(replicas):
+    told = []
+    while replicas.entries:
+        told += replicas.poll()
+    return told
+
+
+def test_several_reports_at_once_are_one_output():
+    replicas, [core] = new_replicas()
+    replicas.add([5], greedy(4), "a")
+    replicas.wire.said += [(0, core.turn()) for _ in range(2)]
+    [told] = replicas.poll(0)
+    assert told.output.outputs[0].token_ids == [6, 7]
+    assert [step.output.outputs[0].token_ids for step in run(replicas)] == [[6, 7, 8], [6, 7, 8, 9]]
+
+
+def test_news_of_whoever_has_left_reach_nobody_even_under_the_same_name():
+    replicas, [core] = new_replicas()
+    replicas.add([5], greedy(9), "a")
+    late = core.turn()
+    [told] = replicas.abort("a")
+    assert told.output.outputs[0].finish_reason == "abort"
+    replicas.add([9], greedy(2), "a")
+    replicas.wire.said.append((0, late))
+    assert replicas.poll(0) == []
+    assert run(replicas)[-1].output.outputs[0].token_ids == [10, 11]
+
+
+@pytest.mark.parametrize(("salt", "top_k"), [("\ud800", 0), (None, 2**64)])
+def test_what_cannot_cross_the_border_leaves_no_trace(salt, top_k):
+    replicas, _ = new_replicas()
+    replicas.wire.send = lambda replica, command: encode(command)
+    with pytest.raises(ValueError):
+        replicas.add([5], greedy(top_k=top_k), "a", cache_salt=salt)
+    assert (replicas.entries, replicas.tickets, replicas.desk.live) == ({}, {}, {})
+    assert replicas.all[0].load == 0
+
+
+def test_where_experts_are_shared_all_run_or_none_does():
+    """Only one has work, then only the other: whoever has none runs a dummy, and afterwards all sleep."""
+    replicas, cores = new_replicas(2, CommonPace, enable_expert_parallel=True)
+    for name, index in (("a", 0), ("b", 1)):
+        replicas.all[1 - index].num_sent = 99  # of equals the one that was sent the fewest
+        replicas.add([5 + index], greedy(3), name)
+        assert replicas.entries[replicas.tickets[name]].replica is replicas.all[index]
+        replicas.all[1 - index].num_sent = 0
+        assert run(replicas)[-1].output.finished
+        batches = [core.engine.num_batches for core in cores]
+        assert batches[0] == batches[1] > 0
+        assert not any(core.is_due for core in cores)
+    assert [core.engine.num_dummies for core in cores] == [3, 3]
+
+
+def test_where_experts_are_shared_the_end_of_one_is_the_end_of_all():
+    replicas, _ = new_replicas(2, CommonPace, enable_expert_parallel=True)
+    for name in ("a", "b"):
+        replicas.add([5], greedy(9), name)
+    replicas.wire.said.append((1, Died("RuntimeError: no power")))
+    told = replicas.poll(0)
+    assert {output.error for _, output in told} == {"replica 1 died: RuntimeError: no power"}
+    assert len(told) == 2
+    with pytest.raises(EngineDeadError, match="replica 1 died: RuntimeError: no power"):
+        replicas.add([5], greedy())
+
+
+def test_a_turn_is_nothing_to_who_keeps_its_own_pace():
+    core = EngineCore(EchoEngine(EngineConfig(**CONFIG)), OwnPace())
+    assert core.take(Turn()) == []
+    assert not core.is_due
