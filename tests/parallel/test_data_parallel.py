@@ -2,7 +2,9 @@
 
 import os
 import signal
+import time
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -187,6 +189,43 @@ def check_death(engine, pids):
         engine.heard += engine.replicas.poll(1)
     with pytest.raises(EngineDeadError, match="replica 0 died"):
         engine.add_request(PROMPTS[0], greedy(3))
+
+
+def children(pid):
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+
+
+def test_replicas_of_two_ranks_each_say_what_one_engine_says_and_none_outlives_its_rank(folder):
+    """Six processes: two cores, each the driver of two ranks."""
+    llm = LLM(folder, data_parallel_size=2, tensor_parallel_size=2, **TIGHT)
+    wishes = [greedy(10), greedy(8, n=2), greedy(6), SamplingParams(max_tokens=10, ignore_eos=True), greedy(5)]
+    expected = LLM(folder, **TIGHT).generate(PROMPTS, wishes)
+    assert [said(output) for output in llm.generate(PROMPTS, wishes)] == [said(output) for output in expected]
+    cores = [link.process.pid for link in llm.engine.replicas.wire.links]
+    ranks = [children(core) for core in cores]
+    assert [len(pids) for pids in ranks] == [2, 2]
+    for i in range(4):
+        llm.engine.add_request(PROMPTS[i], greedy(30), f"r{i}")
+    llm.engine.step()
+    os.kill(ranks[1][1], signal.SIGKILL)
+    ends, moment = {}, time.monotonic()
+    while llm.engine.has_unfinished_requests():
+        ends.update({output.request_id: output for output in llm.engine.step() if output.finished})
+    assert time.monotonic() - moment < 10
+    assert sorted(ends[f"r{i}"].outputs[0].finish_reason for i in range(4)) == ["error", "error", "length", "length"]
+    [error] = {output.error for output in ends.values()} - {None}
+    assert error.startswith("replica 1 died: RankError: rank 1")
+    llm.engine.shutdown()
+    assert not any(is_running(pid) for pid in [*cores, *ranks[0], *ranks[1]])
+
+
+def is_running(pid):
+    """An orphan that is dead waits for whoever adopted it: that is not ours to mend."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def test_level_07_is_made_of_level_06():
