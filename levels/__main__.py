@@ -20,7 +20,7 @@ from levels.exercises import check_exercise, write_exercise
 from levels.lesson import claim
 from minipaged.cli import DONE, Parser, guarded, leave
 
-SPINE = ("Scheduler", "Replica", "Engine", "Frontend")  # a replica is what an engine of several is made of
+SPINE = ("Scheduler", "Replica", "Router", "Engine", "Frontend")  # a replica is what an engine of several is made of
 
 
 def main(argv: Sequence[str] | None = None) -> int:

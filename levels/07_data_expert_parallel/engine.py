@@ -7,8 +7,9 @@ Each replica is level 06's engine, in a process of its own, with its own schedul
 be spread over all of them; then they keep one pace, and whoever has nothing to run runs a token of nobody's.
 Invariant: what a request says does not depend on how many replicas there are (minipaged/parallel/data_parallel.py)."""
 
+from minipaged.core.router import LeastLoaded as Router
 from minipaged.engine import Engine as Replica
 from minipaged.parallel.data_parallel import DataParallelEngine as Engine
 from minipaged.scheduler import Scheduler
 
-__all__ = ["Engine", "Replica", "Scheduler"]
+__all__ = ["Engine", "Replica", "Router", "Scheduler"]

@@ -9,10 +9,11 @@
 Invariant: nothing below knows that anybody listens; whoever goes away leaves no request and no block behind
 (minipaged/serving)."""
 
+from minipaged.core.router import LeastLoaded as Router
 from minipaged.engine import Engine as Replica
 from minipaged.parallel.data_parallel import DataParallelEngine as Engine
 from minipaged.scheduler import Scheduler
 from minipaged.serving.async_llm import AsyncLLM as Frontend
 from minipaged.serving.server import serve
 
-__all__ = ["Engine", "Frontend", "Replica", "Scheduler", "serve"]
+__all__ = ["Engine", "Frontend", "Replica", "Router", "Scheduler", "serve"]

@@ -54,7 +54,7 @@ class LeastLoaded:
     """Of equals the one that was sent the fewest."""
 
     def choose(self, living: list[Replica], token_ids: list[int], cache_salt: str | None) -> Replica:
-        return min(living, key=lambda replica: (replica.load, replica.num_sent))
+        return min(living, key=lambda replica: (replica.load, replica.num_sent))  # load: 4 x waiting + running
 
     def learn(self, replica: Replica, token_ids: list[int], cache_salt: str | None) -> None:
         """It makes no difference here."""
