@@ -24,19 +24,22 @@ if TYPE_CHECKING:
 
 
 def start_here(config: EngineConfig, model: "ModelRunner | None") -> tuple[Wire, Vocabulary]:
-    """All replicas in this process; they share the model."""
+    """All replicas in this process; several share the model."""
     from ..engine import Engine  # late: it brings torch, and whoever only talks to processes needs none
     from ..loading import load_model
 
     if config.shares_experts:
         raise ValueError("enable_expert_parallel spreads experts over processes: not with uniproc, which has but one")
-    model = model or load_model(config)
+    if config.data_parallel_size > 1:
+        model = model or load_model(config)
     engines = [Engine(config, model) for _ in range(config.data_parallel_size)]
     return LocalWire([EngineCore(engine, OwnPace()) for engine in engines]), engines[0].desk.vocabulary
 
 
 def start_processes(config: EngineConfig, timeout_s: float = 600.0) -> tuple[Wire, Vocabulary]:
     """A process for each replica. Raises ValueError for what cannot be, RuntimeError for what does not start."""
+    if config.distributed_executor_backend == "torchrun":
+        raise ValueError("torchrun's ranks join no engine that has a process of its own: use mp or ray")
     resolve_model(config.model, weights=config.load_format != "dummy")  # once, and not by all of them at once
     with ThreadPoolExecutor(1) as pool:
         vocabulary = pool.submit(read_vocabulary, config)

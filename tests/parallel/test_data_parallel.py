@@ -127,6 +127,13 @@ def test_experts_are_not_spread_over_replicas_that_share_a_process():
         DataParallelEngine(config, FakeModel())
 
 
+def test_torchrun_does_not_go_with_engines_in_processes_of_their_own():
+    with pytest.raises(
+        ValueError, match="torchrun's ranks join no engine that has a process of its own: use mp or ray"
+    ):
+        DataParallelEngine(EngineConfig(data_parallel_size=2, distributed_executor_backend="torchrun"))
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return tiny_tokenizer(tiny_model(tmp_path_factory.mktemp("model")))
