@@ -58,10 +58,18 @@ class StopStrings:
         text = self.stream.text
         if self.params.include_stop_str_in_output:  # a beginning is shown whether it becomes one or not
             return text
-        beginnings = (stop[:n] for stop in self.params.stop for n in range(1, len(stop)))
-        return text[: len(text) - max((len(start) for start in beginnings if text.endswith(start)), default=0)]
+        return text[: len(text) - max((count_begun(text, stop) for stop in self.params.stop), default=0)]
 
     @property
     def whole(self) -> str:
         """The text if no more tokens come: nothing could become a stop string any longer."""
         return self.shown if self.end is not None else self.stream.text + self.stream.rest
+
+
+def count_begun(text: str, stop: str) -> int:
+    """How many characters at text's end begin stop, without being all of it. A stop string may be a book: no more of
+    it is looked at than there is text."""
+    begin = text.find(stop[0], max(0, len(text) + 1 - len(stop)))
+    while begin >= 0 and not stop.startswith(text[begin:]):
+        begin = text.find(stop[0], begin + 1)
+    return len(text) - begin if begin >= 0 else 0

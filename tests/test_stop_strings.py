@@ -3,13 +3,15 @@
 from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from levels import NAMES, load
 from minipaged.config import EngineConfig
 from minipaged.desk import FrontDesk
 from minipaged.detokenizer import Detokenizer
 from minipaged.sampling_params import SamplingParams
-from minipaged.stop_strings import StopStrings
+from minipaged.stop_strings import StopStrings, count_begun
 from minipaged.vocabulary import Vocabulary
 
 from .drafters import DRAFTERS
@@ -126,6 +128,17 @@ def speech(level=1, **fields):
     """What the fake model says, as letters."""
     params = SamplingParams(**{"temperature": 4.0, "seed": 3, "max_tokens": 24, "ignore_eos": True, **fields})
     return params, [said.text for said in run(level, params)[-1].outputs]
+
+
+@given(st.text("ab", max_size=9), st.text("ab", min_size=1, max_size=5))
+def test_what_begins_a_stop_string_is_its_longest_beginning_at_the_end(text, stop):
+    beginnings = [n for n in range(1, len(stop)) if text.endswith(stop[:n])]
+    assert count_begun(text, stop) == max(beginnings, default=0)
+
+
+def test_a_stop_string_as_long_as_a_book_costs_no_more_than_the_text():
+    book = "ab" * 4_000_000  # looked at from each of its beginnings, this would take hours
+    assert watch(["ab" * 100, "b"], stop=book) == (["", "ab" * 100 + "b"], None)
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -7,6 +7,7 @@
 Any thread may add, abort and ask; one polls. Invariant: whoever was let in is told of an end, whatever happens to its
 replica: with an error if that died, while the others go on. (From level 07.)"""
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import replace
@@ -27,6 +28,8 @@ from .messages import Abort, Add, Answer, Ask, Died, Event, Question, Report, pa
 from .router import Replica, make_router
 from .wire import Lost, Wire
 
+MOST_BALANCES = 1000  # are kept, the newest: a server may run for weeks
+
 
 class EngineDeadError(RuntimeError):
     """No replica is left; the reason is the first one's to die."""
@@ -44,7 +47,7 @@ class Replicas:
         self.conductor = make_conductor(wire.config)
         self.entries: dict[int, Entry] = {}  # by ticket
         self.tickets: dict[str, int] = {}  # by request id
-        self.balances: list[list[Balance]] = []  # of each layer, each time that experts were moved
+        self.balances: deque[list[Balance]] = deque(maxlen=MOST_BALANCES)  # of each layer, when experts were moved
         self.questions: dict[int, tuple[Replica, Future[Answer]]] = {}
         self.numbers, self.lock = count(), RLock()
         self.ledger.observers.append(self.counters.count_step)
@@ -214,6 +217,7 @@ class Replicas:
             futures = []
             for replica in self.living:
                 number, future = next(self.numbers), Future[Answer]()
+                future.set_running_or_notify_cancel()  # who asked may leave, and the answer still has a place to go
                 self.questions[number] = (replica, future)
                 self.wire.send(replica.index, Ask(number, what))
                 futures.append(future)

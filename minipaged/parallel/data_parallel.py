@@ -91,7 +91,7 @@ class DataParallelEngine:
     @property
     def balances(self) -> list[list[Balance]]:
         """What experts were asked, layer by layer, and where they went from there: an entry for each `rebalance`."""
-        return self.replicas.balances
+        return list(self.replicas.balances)
 
     def rebalance(self) -> None:
         """Count what experts were asked, and move those that are spread; while nobody is served (core/conductor.py)."""

@@ -14,6 +14,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -103,7 +104,8 @@ def describe(error: RequestValidationError) -> ApiError:
 
 def value(body: Any, name: str) -> str:
     """As the client wrote it, if that is short."""
-    given = json.dumps(body.get(name)) if isinstance(body, dict) else ""
+    pieces = json.JSONEncoder().iterencode(body.get(name)) if isinstance(body, dict) else ()
+    given = "".join(islice(pieces, SHOWN_CHARACTERS + 1))  # no more of it is written than could be shown
     return f", not {given}" if 0 < len(given) <= SHOWN_CHARACTERS else ""
 
 

@@ -22,7 +22,7 @@ from ..desk import FrontDesk
 from ..outputs import RequestOutput
 from ..sampling_params import SamplingParams
 from ..trace.steps import StepRecord
-from .answers import Asked, News, Tale, merge
+from .answers import Asked, News, Tale, check, merge
 from .connection import CLIENT_GONE, ClientGoneError, EventStream, while_connected
 from .errors import explain, no_model, refused
 from .gate import Gate
@@ -94,6 +94,7 @@ class Frontend:
 
     async def prepare(self, body: Any, request: Request, read: Any) -> Response:
         self.check_model(body.model)
+        self.gate.check_size(body.num_prompts)  # a million prompts need not be read to be too many
         request_id = request.scope["request_id"]
         with refused():
             asked, shape = await asyncio.to_thread(read, body, self.desk, request_id, self.name)
@@ -136,9 +137,15 @@ async def answer(outputs: AsyncGenerator[tuple[int, RequestOutput], None], tale:
     latest: dict[int, RequestOutput] = {}
     async with aclosing(outputs):
         async for prompt, output in outputs:
+            check(output)
             latest[prompt] = output
-    news = [one for prompt, output in latest.items() for one in tale.go_on(prompt, output)]
-    return Response(encode(shape.whole(news, latest, tale.usage)), media_type="application/json")
+    return Response(await asyncio.to_thread(write_whole, latest, tale, shape), media_type="application/json")
+
+
+def write_whole(outputs: dict[int, RequestOutput], tale: Tale, shape: Shape) -> bytes:
+    """In a thread: thousands of tokens with twenty logprobs each are a second's work."""
+    news = [one for prompt, output in outputs.items() for one in tale.go_on(prompt, output)]
+    return encode(shape.whole(news, outputs, tale.usage))
 
 
 async def tell(

@@ -39,10 +39,13 @@ class Gate:
         if self.closing:
             raise busy("the server is shutting down")
 
-    def check(self, num_choices: int) -> None:
-        self.check_open()
+    def check_size(self, num_choices: int) -> None:
         if num_choices > self.limit:
             raise ApiError(400, f"{num_choices} answers at once; this server holds {self.limit} at most")
+
+    def check(self, num_choices: int) -> None:
+        self.check_open()
+        self.check_size(num_choices)
         if self.num_inside + num_choices > self.limit:
             raise busy(f"the queue is full: {self.num_inside} of {self.limit} places are taken")
 

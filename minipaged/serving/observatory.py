@@ -11,7 +11,7 @@ while somebody watches, and a slow watcher misses steps, never holds one up. (Fr
 
 import asyncio
 import json
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
 from pathlib import Path
@@ -27,6 +27,7 @@ from .frontend import Frontend
 
 PAGE = Path(__file__).with_suffix(".html")
 PAUSE_S, MAX_WATCHERS, MAX_SHOWN = 0.125, 16, 200
+MAX_STEPS = 2000  # in one look: as many as the page keeps
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; img-src data:"
 FACTS = ("num_blocks", "block_size", "max_num_seqs", "max_num_batched_tokens", "max_model_len")
 
@@ -90,12 +91,13 @@ class Watchers:
 
     async def looks(self) -> AsyncGenerator[dict[str, Any], None]:
         """One for each replica, again and again; nothing while nothing happens."""
-        steps, llm = list[StepRecord](), self.front.llm
+        steps, llm = deque[StepRecord](maxlen=MAX_STEPS), self.front.llm
         reading, before = asyncio.create_task(collect(llm.records(), steps)), None
         choices = Counter[str]()  # how many of a request hold memory, now or at the look before
         try:
             while llm.is_alive and not self.front.gate.closing:
-                fresh, steps[:] = [*steps], []
+                fresh = [*steps]
+                steps.clear()
                 views: Sequence[View] = await llm.look()
                 shown = [describe(view) for view in views]
                 now = Counter(holder.request_id for view in views for holder in view.holders)
@@ -115,7 +117,7 @@ class Watchers:
         return {"replica": replica, "t_s": t_s, "ttft_s": self.front.metrics.last_ttft_s, "steps": own}
 
 
-async def collect(records: AsyncGenerator[StepRecord, None], steps: list[StepRecord]) -> None:
+async def collect(records: AsyncGenerator[StepRecord, None], steps: deque[StepRecord]) -> None:
     async with aclosing(records):
         async for record in records:
             steps.append(record)

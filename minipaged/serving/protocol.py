@@ -22,7 +22,12 @@ WHOLE = "a whole number"
 Plain = Annotated[dict[str, Any], AfterValidator(check_plain)]
 Text = Annotated[str, AfterValidator(check_plain)]
 NotEmpty = Annotated[Text, StringConstraints(min_length=1)]
-Stop = Annotated[list[Text], Field(max_length=MAX_STOPS)]
+Stop = Annotated[list[Text], Field(max_length=MAX_STOPS, fail_fast=True)]
+# the first fault ends the reading: a body has room for millions, each of which would be written down
+Texts = Annotated[list[Text], Field(fail_fast=True)]
+Tokens = Annotated[list[int], Field(fail_fast=True)]
+Prompts = Annotated[list[Tokens], Field(fail_fast=True)]
+Messages = Annotated[list[Plain], Field(fail_fast=True)]
 Scores = Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)]
 SAMPLED = (
     *("n", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
@@ -62,8 +67,8 @@ class GenerationRequest(BaseModel):
     repetition_penalty: float | None = Field(None, description="a number > 0")
     min_tokens: int | None = Field(None, description=f"{WHOLE} >= 0")
     ignore_eos: bool | None = Field(None, description="true or false")
-    stop_token_ids: list[int] | None = Field(None, description="a list of token ids")
-    allowed_token_ids: list[int] | None = Field(None, description="a list of token ids")
+    stop_token_ids: Tokens | None = Field(None, description="a list of token ids")
+    allowed_token_ids: Tokens | None = Field(None, description="a list of token ids")
     include_stop_str_in_output: bool | None = Field(None, description="true or false")
     skip_special_tokens: bool | None = Field(None, description="true or false")
     structured_outputs: Plain | None = Field(None, description="an object with json, regex, choice or grammar")
@@ -91,6 +96,10 @@ class GenerationRequest(BaseModel):
             raise ValueError("stream_options goes with stream true only")
 
     @property
+    def num_prompts(self) -> int:
+        return 1
+
+    @property
     def reports_usage(self) -> bool:
         return bool(self.stream_options and self.stream_options.include_usage)
 
@@ -98,7 +107,7 @@ class GenerationRequest(BaseModel):
 class CompletionRequest(GenerationRequest):
     """POST /v1/completions."""
 
-    prompt: Text | list[Text] | list[int] | list[list[int]] = Field(
+    prompt: Text | Texts | Tokens | Prompts = Field(
         description="text, a list of texts, a list of token ids, or a list of such lists"
     )
     echo: bool | None = Field(None, description="true or false")
@@ -119,6 +128,10 @@ class CompletionRequest(GenerationRequest):
         several = isinstance(self.prompt, list) and bool(self.prompt) and isinstance(self.prompt[0], str | list)
         return [*self.prompt] if several else [self.prompt]
 
+    @property
+    def num_prompts(self) -> int:
+        return len(self.prompts)
+
     def to_params(self) -> SamplingParams:
         scored = {"prompt_logprobs": self.logprobs} if self.echo else {}
         return self.sampling_params(16, self.logprobs, **scored)
@@ -127,7 +140,7 @@ class CompletionRequest(GenerationRequest):
 class ChatRequest(GenerationRequest):
     """POST /v1/chat/completions."""
 
-    messages: list[Plain] = Field(description='a list of messages, each {"role": text, "content": text}')
+    messages: Messages = Field(description='a list of messages, each {"role": text, "content": text}')
     logprobs: bool | None = Field(None, description="true or false")
     top_logprobs: Scores | None = Field(None, description=f"{WHOLE} in [0, {MAX_TOP_LOGPROBS}]")
     tools: list[Any] | None = Field(None, description="left out: tool calls are not supported")
@@ -157,7 +170,7 @@ class TokenizeRequest(BaseModel):
 
     model: Text | None = Field(None, description="the name of the model, text")
     prompt: Text | None = Field(None, description="text")
-    messages: list[Plain] | None = Field(None, description="a list of messages")
+    messages: Messages | None = Field(None, description="a list of messages")
     add_special_tokens: bool = Field(True, description="true or false")
     return_token_strs: bool = Field(False, description="true or false")
 
@@ -168,7 +181,7 @@ class DetokenizeRequest(BaseModel):
     model_config = STRICT
 
     model: Text | None = Field(None, description="the name of the model, text")
-    tokens: list[int] = Field(description="a list of token ids")
+    tokens: Tokens = Field(description="a list of token ids")
 
 
 LEGAL: dict[str, str] = {

@@ -92,3 +92,14 @@ def test_a_turn_is_nothing_to_who_keeps_its_own_pace():
     core = EngineCore(EchoEngine(EngineConfig(**CONFIG)), OwnPace())
     assert core.take(Turn()) == []
     assert not core.is_due
+
+
+def test_who_asked_may_leave_before_the_answer():
+    replicas, _ = new_replicas()
+    replicas.add([5], greedy(2), "a")
+    [question] = replicas.ask("look")
+    assert not question.cancel()
+    replicas.add([6], greedy(2), "b")
+    told = run(replicas)
+    assert {one.output.request_id for one in told if one.output.finished} == {"a", "b"}
+    assert question.result().view is not None

@@ -392,3 +392,18 @@ def test_a_letterbox_keeps_the_newest_and_a_feed_the_newest_few():
             await box.get()
 
     run(fill())
+
+
+def test_a_look_that_is_given_up_is_nobody_elses_business(llm):
+    """Somebody closes the page while the engine is in the middle of a step."""
+
+    async def give_up():
+        async with aclosing(llm.generate([MUD, 6], greedy(4))) as outputs:
+            await anext(outputs)
+            looking = asyncio.create_task(llm.look())
+            await asyncio.sleep(STEP_S / 5)
+            looking.cancel()
+            return [output async for output in outputs][-1]
+
+    assert run(give_up()).outputs[0].token_ids == [7, 8, 9, 10]
+    assert llm.is_alive

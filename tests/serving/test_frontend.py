@@ -1,12 +1,21 @@
 """What fails is told as what it is, in the right way for as far as the answer has come."""
 
+import asyncio
 import json
+from collections.abc import AsyncGenerator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 import torch
+
+from minipaged.detokenizer import Detokenizer
+from minipaged.outputs import CompletionOutput, RequestOutput
+from minipaged.serving.answers import Tale
+from minipaged.serving.errors import ApiError
+from minipaged.serving.frontend import answer
 
 from .conftest import thread_llm
 from .model import byte_model
@@ -114,3 +123,14 @@ def test_without_a_chat_template_only_chat_is_refused(tmp_path: Path) -> None:
         assert refused.status_code == 400
         assert "chat template" in refused.json()["error"]["message"]
         assert httpx.post(server.url + "/v1/completions", json={**LONG, "max_tokens": 2}).status_code == 200
+
+
+def test_of_several_prompts_the_first_that_fails_ends_the_others() -> None:
+    async def outputs() -> AsyncGenerator[tuple[int, RequestOutput], None]:
+        failed = CompletionOutput(0, [], "error", None, Detokenizer(None), lambda is_over: "")
+        yield 1, RequestOutput("x", [1], [failed], finished=True, error="NaN")
+        raise AssertionError("nobody waits for the rest")
+
+    shape: Any = SimpleNamespace()
+    with pytest.raises(ApiError, match="NaN"):
+        asyncio.run(answer(outputs(), Tale(1, 2), shape))

@@ -1,16 +1,20 @@
 """The page shows what the engine does while it does it, asks nobody else for anything, and can be turned off."""
 
+import asyncio
 import json
 import re
 import threading
 from collections import Counter
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import httpx
 
-from minipaged.serving.observatory import MAX_WATCHERS, PAGE, draw_blocks, summary
+from minipaged.serving.gate import Gate
+from minipaged.serving.observatory import MAX_STEPS, MAX_WATCHERS, PAGE, Watchers, draw_blocks, summary
 from minipaged.trace.steps import StepRecord
 
 from .conftest import thread_llm
@@ -42,7 +46,8 @@ def test_a_request_appears_its_blocks_grow_and_go(served: Running) -> None:
         looks = []
         for _, look in events:
             looks.append(look)
-            if any(look["requests"] for look in looks) and not look["requests"]:
+            num_finished = sum(step["finished"] for look in looks for step in look["steps"])
+            if num_finished == 2 and not look["requests"]:  # a look may be a step ahead of the steps told with it
                 break
         asking.join()
     busiest = max(looks, key=lambda look: len(look["requests"]))
@@ -75,6 +80,30 @@ def test_there_is_an_end_to_watchers(served: Running) -> None:
         for client in clients:
             client.close()
     wait_for(lambda: not served.llm.observers)
+
+
+def test_a_watcher_who_stands_still_finds_no_more_than_the_newest_steps() -> None:
+    """It reads nothing for an hour; what it has missed is not kept for it."""
+
+    async def records() -> AsyncGenerator[StepRecord, None]:
+        for number in range(3 * MAX_STEPS):
+            yield StepRecord(number, num_scheduled_tokens={"a": 1})
+            if number % 100 == 0:
+                await asyncio.sleep(0)
+
+    async def look() -> list[Any]:
+        return [SimpleNamespace(num_blocks=1, holders=[], waiting=[], cached_blocks=[])]
+
+    async def stand_still() -> list[int]:
+        llm = SimpleNamespace(is_alive=True, look=look, records=records)
+        front: Any = SimpleNamespace(llm=llm, gate=Gate(1), metrics=SimpleNamespace(last_ttft_s=None))
+        async with aclosing(Watchers(front).looks()) as looks:
+            await anext(looks)
+            for _ in range(100):
+                await asyncio.sleep(0)
+            return [step["step"] for step in (await anext(looks))["steps"]]
+
+    assert asyncio.run(stand_still()) == [*range(2 * MAX_STEPS, 3 * MAX_STEPS)]
 
 
 def test_the_page_is_one_file_that_asks_no_other_machine(served: Running) -> None:

@@ -1,6 +1,7 @@
 """What is refused, with which status, in whose words; and that whoever comes next is served."""
 
 import json
+import time
 from typing import Any
 
 import httpx
@@ -34,6 +35,14 @@ def test_more_choices_than_there_are(http: httpx.Client, value: object) -> None:
 @pytest.mark.parametrize("prompt", ["", [""], [], [[]], ["a", ""], [[1], []], None, 5, {}, ["a", 1], [1.5], [[["a"]]]])
 def test_a_prompt_that_is_none(http: httpx.Client, prompt: object) -> None:
     is_refused(complete(http, prompt=prompt), 400, "prompt")
+
+
+@pytest.mark.parametrize("prompt", [[1.5] * 300_000, ["a"] * 300_000])
+def test_a_million_faults_are_one(http: httpx.Client, ours: None, prompt: object) -> None:
+    """Each of them written down would take seconds and a gigabyte; each prompt read, a minute."""
+    start = time.monotonic()
+    is_refused(complete(http, prompt=prompt), 400)
+    assert time.monotonic() - start < 3
 
 
 def test_no_prompt_and_no_messages(http: httpx.Client) -> None:
