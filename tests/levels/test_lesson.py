@@ -154,7 +154,7 @@ def test_the_demonstration_with_a_document_on_stdout_is_that_document(level: int
     assert main(level, ["--json", "-", *here]) == DONE
     document = json.loads(capsys.readouterr().out)
     assert document["level"] == NAMES[level - 1]
-    assert document["config"]["max_model_len"] == 1024
+    assert document["config"]["max_model_len"] == load(level, "demo").CONFIG["max_model_len"]
 
 
 def test_a_lesson_of_several_parts_is_a_table_for_each(fake: FakeModel, capsys: Any) -> None:

@@ -35,7 +35,7 @@ def fill(experts):
         _, expert, part, _ = name.split(".")
         seed = 10 * int(expert) + NAMES.index(part)
         shape = (HIDDEN, SIZE) if part == "down" else (SIZE, HIDDEN)
-        piece.memory.copy_(torch.randn(shape, generator=torch.Generator().manual_seed(seed))[piece.index])
+        piece.memory.copy_(torch.randn(shape, generator=torch.Generator().manual_seed(seed))[piece.part])
     return experts
 
 
