@@ -71,7 +71,8 @@ def check_token_ids(name: str, value: object) -> tuple[int, ...]:
         raise TypeError(f"{name} must be a list of token ids, not {value!r}")
     token_ids = tuple(value)
     for i, token_id in enumerate(token_ids):
-        check_integer(f"{name}[{i}]", token_id, 0)
+        if type(token_id) is not int or token_id < 0:
+            check_integer(f"{name}[{i}]", token_id, 0)
     return tuple(int(token_id) for token_id in token_ids)
 
 

@@ -92,11 +92,11 @@ class SamplingParams:
             raise ValueError("ignore_eos goes with no structured_outputs: nothing may follow the end of a grammar")
 
     def check_tokens(self) -> None:
-        object.__setattr__(self, "stop_token_ids", check_token_ids("stop_token_ids", self.stop_token_ids))
+        object.__setattr__(self, "stop_token_ids", check_tokens("stop_token_ids", self.stop_token_ids))
         if self.logit_bias is not None:
             object.__setattr__(self, "logit_bias", clip(check_token_bias("logit_bias", self.logit_bias)))
         if self.allowed_token_ids is not None:
-            object.__setattr__(self, "allowed_token_ids", check_token_ids("allowed_token_ids", self.allowed_token_ids))
+            object.__setattr__(self, "allowed_token_ids", check_tokens("allowed_token_ids", self.allowed_token_ids))
             if not self.allowed_token_ids:
                 raise ValueError("allowed_token_ids must have at least one token id, not none")
 
@@ -146,6 +146,11 @@ class SamplingParams:
 
 def clip(biases: dict[int, float]) -> dict[int, float]:
     return {token_id: min(max(bias, -MAX_BIAS), MAX_BIAS) for token_id, bias in biases.items()}
+
+
+def check_tokens(name: str, value: object) -> tuple[int, ...]:
+    """A set of token ids, each once: they are asked for at every token, and a list may be of any length."""
+    return tuple(dict.fromkeys(check_token_ids(name, value)))
 
 
 def check_stop(value: object) -> tuple[str, ...]:

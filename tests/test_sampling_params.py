@@ -145,7 +145,7 @@ def test_a_number_of_choices_beyond_the_limit_is_refused_with_the_limit():
 
 def test_params_are_values():
     params = SamplingParams(stop_token_ids=[3, 4])
-    assert params == SamplingParams(stop_token_ids=(3, 4))
+    assert params == SamplingParams(stop_token_ids=(3, 4)) == SamplingParams(stop_token_ids=[3, 4, 3])
     assert len({params, SamplingParams(stop_token_ids=(3, 4))}) == 1
     with pytest.raises(FrozenInstanceError):
         params.seed = 1

@@ -1,7 +1,7 @@
 """What is the scheduler doing? One page that shows it, fed by what the engine writes down anyway.
 
     event: hello   {"model", "num_blocks", "block_size", ...}          once
-    event: look    {"replica": 0, "t_s": 3.2, "ttft_s": 0.04,          up to eight a second, one for each replica
+    event: look    {"replica": 0, "ttft_s": 0.04,                      up to eight a second, one for each replica
                     "steps": [{"step": 7, "prefill": 96, "decode": 5, "drafts": 0, "accepted": 0, ...}],
                     "blocks": "uuss..cc....",                          u used by one, s shared, c free but remembered
                     "requests": [{"id", "state", "num_prompt", "num_computed", "num_tokens"}]}
@@ -113,8 +113,7 @@ class Watchers:
 
     def moment(self, replica: int, steps: list[StepRecord], choices: Counter[str]) -> dict[str, Any]:
         own = [summary(step, choices) for step in steps if (step.replica or 0) == replica]
-        t_s = max((step.t_s for step in steps), default=0.0)
-        return {"replica": replica, "t_s": t_s, "ttft_s": self.front.metrics.last_ttft_s, "steps": own}
+        return {"replica": replica, "ttft_s": self.front.metrics.last_ttft_s, "steps": own}
 
 
 async def collect(records: AsyncGenerator[StepRecord, None], steps: deque[StepRecord]) -> None:

@@ -58,7 +58,7 @@ class GenerationRequest(BaseModel):
     stop: Text | Stop | None = Field(None, description=f"text or a list of at most {MAX_STOPS} texts")
     presence_penalty: float | None = Field(None, description="a number in [-2, 2]")
     frequency_penalty: float | None = Field(None, description="a number in [-2, 2]")
-    logit_bias: dict[str, float] | None = Field(None, description="an object from token ids to numbers")
+    logit_bias: Plain | None = Field(None, description="an object from token ids to numbers")
     seed: int | None = Field(None, description=f"{WHOLE} of 64 bits")
     user: Text | None = Field(None, description="text")
     response_format: Plain | None = Field(None, description="an object with a type: text, json_object or json_schema")
