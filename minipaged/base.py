@@ -103,10 +103,16 @@ class SchedulerBase(ABC):
         return seq
 
     def start_over(self) -> None:
-        """A step broke: everybody gives way, for whoever borrowed a block may have borrowed what was never written."""
+        """A step broke: everybody gives way, for whoever borrowed a block may have borrowed what was never written.
+
+        Not those in flight: they were launched before it, so they borrowed nothing of its."""
+        flying = [seq for seq in self.running if seq.in_flight]
+        for seq in flying:
+            self.running.remove(seq)
         while self.running:
-            assert not self.running[-1].in_flight, "when a batch breaks, all behind it do"
             self.preempt()
+        for seq in flying:
+            self.running.push(seq)
 
     def retire(self) -> list[Sequence]:
         """Release every finished sequence and hand it back."""

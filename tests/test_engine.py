@@ -191,6 +191,27 @@ def test_when_a_batch_fails_nobody_is_in_flight_any_more():
     assert engine.blocks.num_free_blocks == engine.config.num_blocks
 
 
+def test_a_launch_that_fails_while_another_batch_is_under_way_costs_nobody_a_word():
+    engine, undisturbed = flying(2), flying(2)
+    for i in range(3):
+        for each in (engine, undisturbed):
+            each.add_request([2 + i] * 9, exactly(6), str(i))
+    engine.step()
+    execute = engine.executor.execute
+
+    def fail(batch, guesses):
+        engine.executor.execute = execute
+        raise RuntimeError("no memory")
+
+    engine.executor.execute = fail
+    with pytest.raises(RuntimeError, match="no memory"):
+        engine.step()
+    assert len(engine.in_flight) == 1
+    assert not engine.blocks.is_sound(engine.scheduler.ready()), "blocks were named that nobody will fill"
+    assert drain(engine) == drain(undisturbed)
+    assert engine.blocks.num_free_blocks == engine.config.num_blocks
+
+
 def test_with_one_stage_a_step_launches_and_lands():
     engine = Engine(EngineConfig(num_blocks=16, block_size=4, max_model_len=32), FakeModel())
     engine.add_request([2, 3], exactly(2), "a")

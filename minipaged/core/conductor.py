@@ -32,6 +32,10 @@ class NoConductor:
     def conduct(self, orchestra: Orchestra) -> None:
         """They know when to run."""
 
+    def is_between_turns(self, orchestra: Orchestra) -> bool:
+        """There are no turns."""
+        return True
+
     def bury_with(self, replica: Replica, orchestra: Orchestra) -> list[Replica]:
         return [replica]
 
@@ -41,16 +45,18 @@ class Conductor:
         self.moves_experts, self.num_turns, self.num_planned = moves_experts, 0, 0
 
     def conduct(self, orchestra: Orchestra) -> None:
-        living = orchestra.living
-        if any(replica.num_turns != self.num_turns for replica in living):
+        if not self.is_between_turns(orchestra):
             return
         if orchestra.entries:
             self.num_turns += 1
-            for replica in living:
+            for replica in orchestra.living:
                 orchestra.wire.send(replica.index, Turn())
         elif self.moves_experts and self.num_planned < self.num_turns:
             self.num_planned = self.num_turns
             orchestra.ask("rebalance")
+
+    def is_between_turns(self, orchestra: Orchestra) -> bool:
+        return all(replica.num_turns == self.num_turns for replica in orchestra.living)
 
     def bury_with(self, replica: Replica, orchestra: Orchestra) -> list[Replica]:
         """The others would wait for its experts for ever."""

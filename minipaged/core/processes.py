@@ -158,7 +158,7 @@ def environment(config: EngineConfig, replica: int, num_replicas: int) -> dict[s
     if "site-packages" not in ROOT.parts:
         env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
     if num_replicas > 1:
-        share = max(1, len(os.sched_getaffinity(0)) // num_replicas)
+        share = max(1, len(os.sched_getaffinity(0)) // (num_replicas * config.num_ranks))  # of each rank
         for name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS"):
             env.setdefault(name, str(share))
         if config.device != "cpu" and (devices := find_gpus()):
@@ -176,7 +176,7 @@ def find_gpus() -> list[str]:
 
 def share_out(devices: list[str], config: EngineConfig, replica: int, num_replicas: int) -> list[str]:
     """One for each of a replica's ranks, and none twice. Raises ValueError if there are too few."""
-    num_ranks = config.tensor_parallel_size * config.pipeline_parallel_size
+    num_ranks = config.num_ranks
     if (needed := num_replicas * num_ranks) > len(devices):
         ranks = f"data_parallel_size {num_replicas} x {num_ranks} ranks each"
         raise ValueError(f"{ranks} need {needed} GPUs; there are {len(devices)} (or use device cpu)")

@@ -89,11 +89,12 @@ class Crew:
     def send(self) -> None:
         """Everything in its order. If a rank is gone, whoever listens to its line will know."""
         while orders := self.outbox.get():
-            for rank, order, due in orders:
-                if due is not None and not self.expect(rank, due):
-                    continue
-                with suppress(OSError):
-                    self.lines[rank].send(order)
+            # noted before anything is sent: a rank that reads no more must not keep others from being late
+            expected = [due is None or self.expect(rank, due) for rank, _, due in orders]
+            for (rank, order, _), is_sent in zip(orders, expected, strict=True):
+                if is_sent:
+                    with suppress(OSError):
+                        self.lines[rank].send(order)
 
     def expect(self, rank: int, due: Pending) -> bool:
         """Note what is due, unless all is over."""

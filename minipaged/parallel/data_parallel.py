@@ -96,6 +96,8 @@ class DataParallelEngine:
     def rebalance(self) -> None:
         """Count what experts were asked, and move those that are spread; while nobody is served (core/conductor.py)."""
         assert not self.desk.live, "experts move between waves"
+        while not self.replicas.conductor.is_between_turns(self.replicas):
+            self.heard += self.replicas.poll()
         self.ask("rebalance")
 
     def ask(self, what: Question) -> list[Answer]:

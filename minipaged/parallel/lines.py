@@ -14,6 +14,7 @@ import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import TypeVar
 
 import msgspec
 
@@ -24,6 +25,7 @@ GREETING_S = 5.0  # for a caller to show that it knows the key
 SILENCE_S = 4  # after which a host that does not even acknowledge is taken for gone
 LENGTH = struct.Struct("!Q")  # in front of each message, bytes
 NONCE, PROOF = 32, 32  # bytes
+Message = TypeVar("Message")
 
 
 class Line:
@@ -38,15 +40,12 @@ class Line:
         self.end.sendall(LENGTH.pack(len(data)) + data)
 
     def hear_order(self) -> Order:
-        """Raises OSError when nobody is there any more."""
-        return ORDERS.decode(self.hear())
+        """Raises OSError when nobody is there any more, and for what is no order."""
+        return decode(ORDERS, self.hear())
 
     def hear_reply(self) -> Reply:
         """Raises OSError when nobody is there any more, and for what is no reply."""
-        try:
-            return REPLIES.decode(self.hear())
-        except msgspec.DecodeError as error:
-            raise OSError(f"it said what is no reply: {error}") from error
+        return decode(REPLIES, self.hear())
 
     def hear(self) -> bytearray:
         return read(self.end, LENGTH.unpack(read(self.end, LENGTH.size))[0])
@@ -61,6 +60,13 @@ class Line:
 
     def close(self) -> None:
         self.end.close()
+
+
+def decode(decoder: "msgspec.msgpack.Decoder[Message]", data: bytearray) -> Message:
+    try:
+        return decoder.decode(data)
+    except msgspec.DecodeError as error:
+        raise OSError(f"what was said is not expected here: {error}") from error
 
 
 def read(end: socket.socket, num_bytes: int) -> bytearray:

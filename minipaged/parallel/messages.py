@@ -131,6 +131,7 @@ class Failed(msgspec.Struct, tag=True):
 Order = Load | Serve | Run | Rebalance | Ask | Stop
 Reply = Loaded | Ready | Answer | Rebalanced | Report | Failed
 
+LARGEST = 2**63 - 1
 ENCODER = msgspec.msgpack.Encoder()
 ORDERS: msgspec.msgpack.Decoder[Order] = msgspec.msgpack.Decoder(Order)
 REPLIES: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
@@ -159,8 +160,11 @@ def unfold(run: Run, device: torch.device) -> tuple[Batch, list[Guess]]:
 
 @lru_cache(maxsize=4096)
 def write_params(params: SamplingParams) -> bytes:
-    """Without what is none of a rank's business: stop strings are text, and a grammar is in the row's bits."""
-    return ENCODER.encode(replace(params, stop=(), structured_outputs=None))
+    """Without what is none of a rank's business: where an answer ends, and a grammar, which is in the row's bits.
+
+    Of whole numbers only top_k may be larger than 64 bits, and is off then."""
+    mine = replace(params, max_tokens=None, min_tokens=0, stop=(), structured_outputs=None, num_speculative_tokens=None)
+    return ENCODER.encode(replace(mine, top_k=min(params.top_k, LARGEST)))
 
 
 @lru_cache(maxsize=4096)

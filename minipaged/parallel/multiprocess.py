@@ -59,7 +59,7 @@ class Processes:
 def start_rank(fd: int, rank: int, num_ranks: int) -> subprocess.Popen[bytes]:
     """A child that has nothing of ours but fd, and says what it has to say on stderr."""
     command = [sys.executable, "-m", "minipaged.parallel.rank", str(fd)]
-    threads = str(max(1, (os.cpu_count() or 1) // num_ranks))
+    threads = str(max(1, len(os.sched_getaffinity(0)) // num_ranks))
     own = {
         "OMP_NUM_THREADS": threads,
         "NUMBA_NUM_THREADS": threads,

@@ -61,6 +61,7 @@ class RayCluster:
         self.actors, self.serving = [], []
         if self.is_ours:
             ray.shutdown()
+            self.is_ours = False  # the next one is somebody else's
 
 
 class Actor:

@@ -41,10 +41,10 @@ class Torchrun:
 
     def start(self, num_ranks: int) -> list[Line]:
         store = find_store()
-        number = store.add("executors", 1)
-        atexit.register(store.set, f"executor {number + 1}", NO_MORE)
+        atexit.register(say_no_more, store)
         if num_ranks != self.world_size:
             raise ValueError(f"torchrun started {self.world_size} processes; the ranks asked for are {num_ranks}")
+        number = store.add("executors", 1)  # and not before: the others wait for each number
         exchange = Exchange(self.host)
         try:
             store.set(f"executor {number}", json.dumps([*exchange.address, exchange.key]))
@@ -65,6 +65,11 @@ class Torchrun:
         """The processes are torchrun's; they go when their line closes."""
         for thread in self.threads:
             thread.join(seconds)
+
+
+def say_no_more(store: Store) -> None:
+    """There is no other executor: whoever waits for one may go."""
+    store.set(f"executor {store.add('executors', 1)}", NO_MORE)
 
 
 def is_driver() -> bool:

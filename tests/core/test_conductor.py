@@ -7,6 +7,7 @@ import pytest
 from minipaged.config import EngineConfig
 from minipaged.core.conductor import Conductor, NoConductor, make_conductor
 from minipaged.core.messages import Turn
+from minipaged.parallel.data_parallel import DataParallelEngine
 
 
 class Band:
@@ -46,6 +47,20 @@ def test_all_have_a_turn_when_all_have_done_the_one_before(band):
     band.play(0)
     conductor.conduct(band)
     assert band.told == [0, 1, 0, 1]
+
+
+def test_an_engine_moves_experts_only_when_the_turn_that_was_under_way_is_over(band, monkeypatch):
+    """Its last request was aborted: nobody is live, but not every replica has run the last batch."""
+    engine = object.__new__(DataParallelEngine)
+    engine.replicas, engine.desk, engine.heard = band, SimpleNamespace(live={}), []
+    band.conductor, band.entries = Conductor(moves_experts=False), {0: "a request"}
+    band.conductor.conduct(band)
+    band.entries = {}
+    band.play(0)
+    band.poll = lambda: band.play(1) or []
+    monkeypatch.setattr(engine, "ask", lambda what: band.told.append((what, band.living[1].num_turns)))
+    engine.rebalance()
+    assert band.told == [0, 1, ("rebalance", 1)]
 
 
 @pytest.mark.parametrize("moves_experts", [True, False])

@@ -234,7 +234,7 @@ def test_with_several_the_one_that_fails_is_named(monkeypatch):
 
 def test_each_replica_has_its_own_part_of_the_machine(monkeypatch):
     config = EngineConfig(tensor_parallel_size=2)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(6)))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(12)))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setenv("NUMBA_NUM_THREADS", "5")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5, 6,GPU-7")

@@ -8,7 +8,7 @@ import pytest
 from minipaged.parallel import crew
 from minipaged.parallel.crew import Crew, RankError
 from minipaged.parallel.lines import make_pair
-from minipaged.parallel.messages import Ask, Failed, Loaded, Ready, Serve, Stop
+from minipaged.parallel.messages import Ask, Failed, Load, Loaded, Ready, Serve, Stop
 
 
 class Puppets:
@@ -109,6 +109,12 @@ def test_nobody_waits_longer_than_an_answer_may_take(three):
     future = three.ask(2, Ask(), 0.1)
     assert str(future.exception(5)) == "rank 2: no answer came in time"
     assert time.monotonic() - start < 2
+
+
+def test_nobody_waits_for_a_rank_that_reads_no_more(three):
+    too_much = Load(0, {"model": "x" * 10_000_000}, ("", 0))  # more than a socket holds, and rank 0 never looks
+    future = three.ask(2, Ask(), 0.1, beside=[(0, too_much)])
+    assert str(future.exception(5)) == "rank 2: no answer came in time"
 
 
 def test_nonsense_is_the_end_of_who_says_it(three, puppets):

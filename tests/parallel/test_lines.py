@@ -10,6 +10,7 @@ import pytest
 from minipaged.parallel import lines
 from minipaged.parallel.lines import LENGTH, LOOPBACK, Exchange, call, make_pair
 from minipaged.parallel.messages import Failed, Loaded, Ready, Serve, Stop
+from minipaged.parallel.rank import Rank
 
 
 @pytest.fixture
@@ -62,11 +63,23 @@ def test_the_end_of_one_side_is_heard_on_the_other(pair, how):
         rank.send(Ready())
 
 
-def test_what_is_no_reply_ends_a_line(pair):
+def test_what_is_neither_order_nor_reply_ends_a_line(pair):
     driver, rank = pair
     rank.end.sendall(LENGTH.pack(3) + b"abc")
-    with pytest.raises(OSError, match="no reply"):
+    with pytest.raises(OSError, match="not expected here"):
         driver.hear_reply()
+    driver.send(Ready())
+    with pytest.raises(OSError, match="not expected here"):
+        rank.hear_order()
+
+
+def test_a_rank_that_is_told_nonsense_leaves_as_if_its_driver_were_gone(pair):
+    driver, theirs = pair
+    has_left = threading.Event()
+    rank = Rank(theirs, leave=has_left.set)
+    driver.send(Ready())
+    assert has_left.wait(5)
+    assert rank.serve()
 
 
 def test_callers_are_sorted_by_their_numbers(exchange):

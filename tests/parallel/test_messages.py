@@ -8,6 +8,7 @@ import torch
 
 from minipaged.batch import Batch, Known, Measured, Row
 from minipaged.parallel.messages import ENCODER, ORDERS, REPLIES, Answer, Run, Stop, bare, full, unfold
+from minipaged.sampling_params import SamplingParams
 from minipaged.sequence import Score
 from minipaged.speculative.drafter import Guess
 
@@ -55,6 +56,13 @@ def test_a_batch_arrives_as_it_was_sent(seed):
     for guess, there in zip(guesses, guessed, strict=True):
         assert (guess.probs is None) == (there.probs is None)
         assert guess.probs is None or torch.equal(guess.probs, there.probs)
+
+
+def test_no_number_of_a_request_is_too_large_to_travel():
+    huge = SamplingParams(max_tokens=None, min_tokens=10**30, top_k=10**30, num_speculative_tokens=10**30)
+    batch = Batch.empty()._replace(rows=[Row(huge, 5, 1)])
+    [row] = unfold(travel(full(batch, [])), CPU)[0].rows
+    assert (row.params.top_k, row.params.cuts, row.seed) == (2**63 - 1, True, 5)
 
 
 def test_whoever_does_not_answer_is_told_of_no_wishes():

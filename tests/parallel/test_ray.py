@@ -11,6 +11,8 @@ from .processes import NAME, gone, new_mark
 
 ray = pytest.importorskip("ray", reason="Ray is an extra: pip install 'minipaged[ray]'")
 
+from minipaged.parallel.ray import RayCluster  # noqa: E402 (it needs Ray)
+
 pytestmark = pytest.mark.filterwarnings("default")  # Ray's own
 
 
@@ -26,6 +28,15 @@ def test_actors_say_what_transformers_says_and_are_gone_afterwards(tmp_path, mon
     engine.shutdown()
     assert not ray.is_initialized()
     assert gone(mark, 20.0)
+
+
+def test_the_cluster_of_whoever_comes_later_is_left_alone(monkeypatch):
+    cluster, ends = object.__new__(RayCluster), []
+    cluster.is_ours, cluster.actors, cluster.serving = True, [], []
+    monkeypatch.setattr(ray, "shutdown", lambda: ends.append(1))
+    for _ in range(2):
+        cluster.stop(0.0)
+    assert ends == [1]
 
 
 def test_a_cluster_that_is_too_small_is_refused_with_both_numbers(tmp_path):
