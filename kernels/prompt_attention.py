@@ -50,7 +50,7 @@ def attention_cpu(
 
 def gather(pool: Tensor, blocks: Tensor, num_keys: int) -> Tensor:
     """pool [B, K, P, D] -> [K, n, D], copied once"""
-    return pool.transpose(0, 1).index_select(1, blocks).flatten(1, 2)[:, :num_keys]
+    return pool.transpose(0, 1)[:, blocks].flatten(1, 2)[:, :num_keys]  # index_select would copy all of the pool first
 
 
 def attend_gathered(q: Tensor, k: Tensor, v: Tensor, window: int) -> Tensor:
