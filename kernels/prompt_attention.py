@@ -19,6 +19,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from .paged_attention import paged_attention_cpu
 
 MANY = 64  # tokens in a chunk
+SMALL = 1 << 20  # numbers of a mask worth remembering: of larger ones, 4 MB and more, memory would fill up
 
 
 def attention_cpu(
@@ -57,13 +58,16 @@ def attend_gathered(q: Tensor, k: Tensor, v: Tensor, window: int) -> Tensor:
     """q [H, m, D] are the last m of n positions, k and v [K, n, D] -> [H, m, D]"""
     num_queries, num_keys = q.shape[1], k.shape[1]
     whole = num_queries == num_keys <= window
-    mask = None if whole else hide(num_queries, num_keys, window)
+    make = recall if num_queries * num_keys <= SMALL else hide
+    mask = None if whole else make(num_queries, num_keys, window)
     out: Tensor = scaled_dot_product_attention(q[None], k[None], v[None], mask, is_causal=whole, enable_gqa=True)[0]
     return out
 
 
-@lru_cache(maxsize=32)  # every layer of a step asks for the same ones
 def hide(num_queries: int, num_keys: int, window: int) -> Tensor:
     """What is added to scores [m, n]: 0 for the window's keys up to the query's own, -inf for all others."""
     distance = torch.arange(num_keys - num_queries, num_keys)[:, None] - torch.arange(num_keys)
     return torch.zeros(distance.shape).masked_fill_((distance < 0) | (distance >= window), -torch.inf)
+
+
+recall = lru_cache(maxsize=32)(hide)  # every layer of a step asks for the same ones
