@@ -39,9 +39,8 @@ def main():
 
 
 def sources(args):
-    """Those that were asked for; without --write only those that have said something before."""
+    """Those that were asked for."""
     paths = sorted(path for path in FOLDER.glob("*.py") if path.name != "run.py")
-    paths = [path for path in paths if args.write or path.with_suffix(".ipynb").exists()]
     return [path for path in paths if path.name.startswith(tuple(args.names or [""]))]
 
 
