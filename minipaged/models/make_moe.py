@@ -6,9 +6,7 @@ It has nothing to say, but everything an engine meets in a real one: a router, e
 often than others, a chat template. All embeddings lean a little the same way, and so do the routers' rows of the first
 experts: these are the hot ones. The same arguments give the same files, bit for bit. (From level 07.)"""
 
-import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
 
+from ..cli import DONE, Parser, guarded, leave
 from ..ops import choose_ops
 from .config import parse_model_config
 from .decoder import Decoder
@@ -106,20 +105,20 @@ def make_tokenizer() -> Tokenizer:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m minipaged.models.make_moe", description=(__doc__ or "").split("\n")[0]
-    )
+    parser = Parser(prog="python -m minipaged.models.make_moe", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("--kind", choices=list(ARCHITECTURES), default="qwen3_moe")
     parser.add_argument("--num-experts", type=int, default=8)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     args = parser.parse_args()
-    try:
+
+    def work() -> int:
         print(make_moe(args.folder, args.kind, args.num_experts, args.seed))
-    except (OSError, ValueError) as error:
-        sys.exit(f"{parser.prog}: {error}")
-    return 0
+        return DONE
+
+    return guarded(parser.prog, args.debug, work)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main)

@@ -18,13 +18,14 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from ..config import EngineConfig
+from ..core.replicas import EngineDeadError
 from ..desk import FrontDesk
 from ..outputs import RequestOutput
 from ..sampling_params import SamplingParams
 from ..trace.steps import StepRecord
 from .answers import Asked, News, Tale, check, merge
 from .connection import CLIENT_GONE, ClientGoneError, EventStream, while_connected
-from .errors import explain, no_model, refused
+from .errors import ApiError, explain, no_model, refused
 from .gate import Gate
 from .metrics import Metrics, Stats
 from .protocol import ChatRequest, CompletionRequest
@@ -166,7 +167,8 @@ async def tell(
     except Exception as error:
         if not has_begun:
             raise
-        log.warning("a stream broke", exc_info=error)
+        foreseen = isinstance(error, ApiError | EngineDeadError)  # who is told so needs no traceback
+        log.warning("a stream broke: %s", error, exc_info=None if foreseen else error)
         yield event(explain(error).body)
 
 

@@ -188,4 +188,4 @@ LEGAL: dict[str, str] = {
     name: field.description or ""
     for model in (DetokenizeRequest, TokenizeRequest, CompletionRequest, ChatRequest)
     for name, field in model.model_fields.items()
-}
+} | {"logprobs": f"{WHOLE} in [0, {MAX_TOP_LOGPROBS}], in a chat true or false"}

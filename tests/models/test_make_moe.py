@@ -51,6 +51,6 @@ def test_some_experts_are_asked_much_more_than_others(tmp_path):
 def test_what_cannot_be_made_is_one_line(tmp_path):
     command = [sys.executable, "-m", "minipaged.models.make_moe", tmp_path / "m", "--num-experts", "0"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert result.returncode == 1
+    assert result.returncode == 2
     assert result.stderr.count("\n") == 1
     assert "num_experts must be a whole number >= 1, not 0" in result.stderr

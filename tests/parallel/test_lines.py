@@ -110,7 +110,7 @@ def test_whoever_says_nothing_is_not_waited_for(exchange, monkeypatch):
         start = time.monotonic()
         with pytest.raises(RuntimeError, match=r"rank 0 did not call within 1 s"):
             exchange.accept(range(2), 0.6)
-        assert time.monotonic() - start < 3
+        assert time.monotonic() - start < 10
 
 
 def test_nobody_is_fooled_by_whoever_answers_without_the_key():
