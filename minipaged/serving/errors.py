@@ -23,7 +23,7 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from .async_llm import EngineDeadError, QueueFullError
-from .protocol import LEGAL
+from .protocol import BODIES, FIELDS
 
 RETRY_AFTER_S = 1
 SHOWN_CHARACTERS = 80  # of a value that was refused
@@ -82,12 +82,12 @@ def refused(param: str | None = None) -> Iterator[None]:
 def named_field(message: str) -> str | None:
     """Sentences of refusal begin with the field, if it is one field's fault: "logit_bias[3] must be ..."."""
     word = re.match(r"[a-z_]+", message)
-    if word and word[0] in LEGAL:
+    if word and word[0] in FIELDS:
         return word[0]
     return "prompt" if message.startswith(("prompt", "the prompt")) else None
 
 
-def describe(error: RequestValidationError) -> ApiError:
+def describe(error: RequestValidationError, route: str) -> ApiError:
     """The first of what pydantic found, in the house's words."""
     first = error.errors()[0]
     if first["type"] == "json_invalid":
@@ -99,7 +99,8 @@ def describe(error: RequestValidationError) -> ApiError:
         return ApiError(400, f"{path[0]} is missing", param=path[0])
     if first["type"] == "value_error":  # of our own validators
         return ApiError(400, f"{path[0]}: {first['ctx']['error']}", param=path[0])
-    return ApiError(400, f"{path[0]} must be {LEGAL[path[0]]}{value(error.body, path[0])}", param=path[0])
+    legal = BODIES[route].model_fields[path[0]].description
+    return ApiError(400, f"{path[0]} must be {legal}{value(error.body, path[0])}", param=path[0])
 
 
 def value(body: Any, name: str) -> str:
@@ -138,7 +139,7 @@ def add_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
-        return respond(describe(error))
+        return respond(describe(error, request.scope["route"].path))
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> Response:

@@ -184,8 +184,10 @@ class DetokenizeRequest(BaseModel):
     tokens: Tokens = Field(description="a list of token ids")
 
 
-LEGAL: dict[str, str] = {
-    name: field.description or ""
-    for model in (DetokenizeRequest, TokenizeRequest, CompletionRequest, ChatRequest)
-    for name, field in model.model_fields.items()
-} | {"logprobs": f"{WHOLE} in [0, {MAX_TOP_LOGPROBS}], in a chat true or false"}
+BODIES: dict[str, type[BaseModel]] = {  # what each route reads: one name may mean another thing on another route
+    "/v1/completions": CompletionRequest,
+    "/v1/chat/completions": ChatRequest,
+    "/tokenize": TokenizeRequest,
+    "/detokenize": DetokenizeRequest,
+}
+FIELDS = frozenset(name for body in BODIES.values() for name in body.model_fields)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minipaged.kernels.paged_attention import ALL_KEYS, paged_attention_cpu, paged_attention_spec
-from minipaged.kernels.prompt_attention import attention_cpu
+from minipaged.kernels.prompt_attention import attention_cpu, gather
 
 
 def gathered(*batch):
@@ -208,3 +208,9 @@ def test_what_the_kernel_cannot_read_is_refused_with_its_shape():
     world.q = torch.randn(23, 3, 8)
     with pytest.raises(AssertionError, match=r"q torch.Size\(\[23, 3, 8\]\)"):
         world.attend(paged_attention_cpu)
+
+
+def test_keys_are_gathered_from_a_pool_too_large_to_be_copied():
+    pool = torch.arange(2 * 4 * 3.0).reshape(1, 2, 4, 3).expand(10**12, -1, -1, -1)  # every block is the same one
+    found = gather(pool, torch.tensor([7, 10**11]), 6)
+    torch.testing.assert_close(found, torch.cat([pool[0], pool[0]], dim=1)[:, :6])

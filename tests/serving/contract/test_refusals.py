@@ -41,8 +41,12 @@ def test_a_million_wrong_biases_are_one(http: httpx.Client, ours: None) -> None:
 
 
 def test_a_refusal_names_what_would_be_right(http: httpx.Client, ours: None) -> None:
-    said = complete(http, logprobs=21).json()["error"]["message"]
-    assert said == "logprobs must be a whole number in [0, 20], in a chat true or false, not 21"
+    asked = [
+        (complete(http, logprobs=21), "logprobs must be a whole number in [0, 20], not 21"),
+        (chat(http, logprobs=21), "logprobs must be true or false, not 21"),
+        (http.post("/tokenize", json={"prompt": 5}), "prompt must be text, not 5"),
+    ]
+    assert [answer.json()["error"]["message"] for answer, _ in asked] == [said for _, said in asked]
 
 
 def test_no_prompt_and_no_messages(http: httpx.Client) -> None:
