@@ -8,28 +8,12 @@ What it gives is cumulative, and a slow reader finds only the newest, as with th
 import asyncio
 import threading
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 from minipaged.outputs import RequestOutput, report
-from minipaged.serving.async_llm import EngineDeadError
+from minipaged.serving.async_llm import EngineDeadError, Stats
 from minipaged.trace.steps import StepRecord
-
-
-@dataclass
-class Counts:
-    num_running: int = 0
-    num_waiting: int = 0
-    num_free_blocks: int = 0
-    num_blocks: int = 0
-    prompt_tokens: int = 0
-    generation_tokens: int = 0
-    prefix_queries: int = 0
-    prefix_hits: int = 0
-    draft_tokens: int = 0
-    accepted_tokens: int = 0
-    preemptions: int = 0
 
 
 class Mailbox:
@@ -169,14 +153,10 @@ class ThreadLLM:
         finally:
             self.observers.remove(me)
 
-    def stats(self) -> Counts:
+    def stats(self) -> Stats:
         with self.lock:
-            steps = self.engine.trace.steps
-            counts = Counts(
-                num_free_blocks=self.engine.blocks.num_free_blocks, num_blocks=self.engine.blocks.num_blocks
-            )
-            counts.num_running = len(self.engine.scheduler.running)
-            counts.num_waiting = len(self.engine.scheduler.waiting) + len(self.engine.scheduler.preparing)
-            counts.generation_tokens = sum(sum(step.num_scheduled_tokens.values()) for step in steps)
-            counts.preemptions = sum(len(step.preempted) for step in steps)
-            return counts
+            stats = Stats(**self.engine.occupancy._asdict())
+            for record in self.engine.trace.steps:
+                stats.count_step(record)
+                stats.generation_tokens += sum(record.num_scheduled_tokens.values())
+            return stats
