@@ -12,8 +12,8 @@ The CPU kernel goes through the keys in tiles and never holds a whole row of sco
 Gimelshein 2018; FlashAttention, Dao et al. 2022). One piece of work is (sequence, kv head, some of its tokens):
 
     rows   G x up to 96 / G queries, scaled         [R, D]
-    tile   64 keys, then their values, gathered     [N, D]    from wherever their blocks are
-    for each tile     scores = rows . keys
+    tile   64 keys, then their values, a run of neighbours in a block at a time, read where they lie
+    for each tile     scores = rows . keys                         [R, N]
                       top' = max(top, scores);  weights = exp(scores - top');  shrink = exp(top - top')
                       acc = acc * shrink + weights . values;  total = total * shrink + sum(weights)
     out = acc / total"""
@@ -29,6 +29,7 @@ from torch import Tensor
 
 from .exp import exp
 from .jit import Floats, Thread, compiled
+from .runs import add_run, score_run
 
 Ints = NDArray[np.int32]
 Share = tuple[Thread, int]  # thread, of how many
@@ -145,17 +146,15 @@ def attend_piece(
     num_rows, last = (end - start) * group_size, position + end - start
     rows, acc = np.empty((num_rows, D), np.float32), np.zeros((num_rows, D), np.float32)
     top, total = np.full(num_rows, MINUS_INF, np.float32), np.zeros(num_rows, np.float32)
-    scores, tile = np.empty((num_rows, NUM_KEYS), np.float32), np.empty((NUM_KEYS, D), np.float32)
+    scores = np.empty((num_rows, NUM_KEYS), np.float32)
     load_rows(q, start, head, group_size, rows)
     for j in range(max(0, position - window + 1), last, NUM_KEYS):
         n = min(NUM_KEYS, last - j)
-        gather(keys, table, head, j, n, tile)
-        score(rows, tile, n, scores)
+        score(rows, keys, table, head, j, n, scores)
         for r in range(num_rows):
             p = position + r // group_size - j
             top[r], total[r] = weigh(scores[r], max(0, p - window + 1), min(n, p + 1), top[r], total[r], acc[r])
-        gather(values, table, head, j, n, tile)
-        add_values(scores, tile, n, acc)
+        add_values(scores, values, table, head, j, n, acc)
     store_rows(acc, total, start, head, group_size, out)
 
 
@@ -169,39 +168,25 @@ def load_rows(q: Floats, start: int, head: int, group_size: int, rows: Floats) -
 
 
 @compiled()
-def gather(cache: Floats, table: Ints, head: int, first: int, n: int, tile: Floats) -> None:
-    """Positions first .. first + n of cache [B, K, P, D] into tile [N, D]; zeros up to a multiple of four."""
-    block_size = cache.shape[2]
-    for j in range(n):
-        row = cache[table[(first + j) // block_size], head, (first + j) % block_size]
-        for d in range(tile.shape[1]):
-            tile[j, d] = row[d]
-    tile[n : (n + 3) // 4 * 4] = ZERO
+def score(rows: Floats, keys: Floats, table: Ints, head: int, first: int, n: int, scores: Floats) -> None:
+    """scores [R, N] = rows [R, D] . the n keys from position first on, in keys [B, K, P, D]."""
+    block_size, done = keys.shape[2], 0
+    while done < n:
+        block, offset = (first + done) // block_size, (first + done) % block_size
+        num = min(block_size - offset, n - done)
+        score_run(rows, keys[table[block], head, offset : offset + num], scores, done)
+        done += num
 
 
 @compiled()
-def score(rows: Floats, tile: Floats, n: int, scores: Floats) -> None:
-    """scores [R, N] = rows [R, D] . tile [N, D], four keys at a time so that a row is read once for all of them."""
-    for j in range(0, n, 4):
-        for r in range(len(rows)):
-            s0 = s1 = s2 = s3 = ZERO
-            for d in range(rows.shape[1]):
-                x = rows[r, d]
-                s0 += x * tile[j, d]
-                s1 += x * tile[j + 1, d]
-                s2 += x * tile[j + 2, d]
-                s3 += x * tile[j + 3, d]
-            scores[r, j], scores[r, j + 1], scores[r, j + 2], scores[r, j + 3] = s0, s1, s2, s3
-
-
-@compiled()
-def add_values(weights: Floats, tile: Floats, n: int, acc: Floats) -> None:
-    """acc [R, D] += weights [R, N] . tile [N, D], four keys at a time."""
-    for j in range(0, n, 4):
-        for r in range(len(acc)):
-            w0, w1, w2, w3 = weights[r, j], weights[r, j + 1], weights[r, j + 2], weights[r, j + 3]
-            for d in range(acc.shape[1]):
-                acc[r, d] += w0 * tile[j, d] + w1 * tile[j + 1, d] + w2 * tile[j + 2, d] + w3 * tile[j + 3, d]
+def add_values(weights: Floats, values: Floats, table: Ints, head: int, first: int, n: int, acc: Floats) -> None:
+    """acc [R, D] += weights [R, N] . the n values from position first on, in values [B, K, P, D]."""
+    block_size, done = values.shape[2], 0
+    while done < n:
+        block, offset = (first + done) // block_size, (first + done) % block_size
+        num = min(block_size - offset, n - done)
+        add_run(weights, values[table[block], head, offset : offset + num], acc, done)
+        done += num
 
 
 @compiled()
