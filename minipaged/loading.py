@@ -46,6 +46,7 @@ def load_model(config: EngineConfig, place: Place | None = None) -> ModelRunner:
     model_config = read_model_config(folder)
     config = choose_device(config)
     choose_max_model_len(config, model_config)  # what cannot work is refused before the weights are read
+    check_experts(config, model_config)
     with ThreadPoolExecutor(1) as pool:
         vocabulary = pool.submit(read_vocabulary, folder, model_config)  # mostly imports: they hide behind the weights
         decoder = load_decoder(config, model_config, folder, place or Place.alone())
@@ -57,12 +58,20 @@ def load_model(config: EngineConfig, place: Place | None = None) -> ModelRunner:
     return runner
 
 
+def check_experts(config: EngineConfig, model: ModelConfig) -> None:
+    """Raises ValueError if there are none to spread."""
+    if config.enable_expert_parallel and not any(model.experts):
+        raise ValueError(f"enable_expert_parallel spreads experts, and {config.model} has none")
+
+
 class Target(Protocol):
     """Whoever draft models guess for; `drafts` is where they are kept, by name."""
 
-    vocabulary: Vocabulary
     model_config: ModelConfig
     drafts: dict[str, ModelRunner]
+
+    @property
+    def vocabulary(self) -> Vocabulary: ...
 
 
 def load_draft(config: EngineConfig, target: Target) -> ModelRunner:

@@ -9,7 +9,7 @@ are asked for and could never fit are refused before anything runs. (From level 
 
 import ctypes
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -23,6 +23,16 @@ CPU_KV_BYTES = 2 << 30  # of a CPU's memory, unless num_blocks says more: 46,000
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 LARGEST_KEPT, MOST_KEPT = 32 << 20, 1 << 30  # bytes; a piece of more than 32 MB is never kept
+
+
+class Beside(NamedTuple):
+    """What a draft model takes of the same memory: its weights, and its keys and values for each block, in bytes."""
+
+    weight_bytes: int = 0
+    block_bytes: int = 0
+
+
+NOBODY = Beside()
 
 
 def keep_memory() -> None:
@@ -49,7 +59,7 @@ def choose_num_blocks(runner: "ModelRunner", config: EngineConfig) -> int:
         free, limit = max(one * block_bytes, CPU_KV_BYTES), ""
     else:
         free, limit = free_cuda_bytes(runner, config), f"gpu_memory_utilization {config.gpu_memory_utilization}"
-    if config.rank_memory_gb is not None and (left := rank_bytes(config) - runner.model.num_weight_bytes) < free:
+    if config.rank_memory_gb is not None and (left := rank_bytes(config) - count_weight_bytes(runner, config)) < free:
         free, limit = left, f"rank_memory_gb {config.rank_memory_gb}"
     affordable = max(0, free // block_bytes)
     if affordable < one:
@@ -72,8 +82,22 @@ def check_weights(weight_bytes: int, config: EngineConfig) -> None:
 
 def count_block_bytes(runner: "ModelRunner", config: EngineConfig) -> int:
     """What one block takes, in the draft model's cache too."""
-    models = [runner, *(draft for name, draft in runner.drafts.items() if name == config.draft_model)]
-    return sum(model.new_kv_cache(1, config.block_size).data.nbytes for model in models)
+    return runner.new_kv_cache(1, config.block_size).data.nbytes + find_beside(runner, config).block_bytes
+
+
+def count_weight_bytes(runner: "ModelRunner", config: EngineConfig) -> int:
+    """The draft model's too."""
+    return runner.model.num_weight_bytes + find_beside(runner, config).weight_bytes
+
+
+def find_beside(runner: "ModelRunner", config: EngineConfig) -> Beside:
+    """A draft model of the runner's own, or the one that it was told of."""
+    draft = runner.drafts.get(config.draft_model or "")
+    return runner.beside if draft is None else measure(draft, config)
+
+
+def measure(draft: "ModelRunner", config: EngineConfig) -> Beside:
+    return Beside(draft.model.num_weight_bytes, draft.new_kv_cache(1, config.block_size).data.nbytes)
 
 
 def check_memory(runner: "ModelRunner", config: EngineConfig) -> None:
@@ -84,9 +108,10 @@ def check_memory(runner: "ModelRunner", config: EngineConfig) -> None:
     else:
         there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     blocks = f"num_blocks {config.num_blocks} x block_size {config.block_size}"
-    if config.rank_memory_gb is not None and needed + runner.model.num_weight_bytes > rank_bytes(config):
-        both = f"{blocks} and the weights are {(needed + runner.model.num_weight_bytes) / 1e9:.2f} GB"
-        raise ValueError(f"{both}, and rank_memory_gb is {config.rank_memory_gb}")
+    both = needed + count_weight_bytes(runner, config)
+    if config.rank_memory_gb is not None and both > rank_bytes(config):
+        sizes = f"{blocks} and the weights are {both / 1e9:.2f} GB"
+        raise ValueError(f"{sizes}, and rank_memory_gb is {config.rank_memory_gb}")
     if needed > there:
         raise ValueError(f"{blocks} need {needed / 1e9:.1f} GB of memory; {config.device} has {there / 1e9:.1f} GB")
 

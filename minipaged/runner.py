@@ -17,7 +17,7 @@ from .batch import Batch
 from .config import EngineConfig
 from .input_batch import to_device
 from .kv_cache import KVCache
-from .memory import check_memory, choose_max_model_len, choose_num_blocks
+from .memory import NOBODY, check_memory, choose_max_model_len, choose_num_blocks
 from .models.decoder import Decoder
 from .sampling import choose_sample
 from .vocabulary import Vocabulary
@@ -30,6 +30,7 @@ class ModelRunner:
         self.device, self.dtype = torch.device(config.device), getattr(torch, config.dtype)
         self.sample = choose_sample(config.attention_backend)
         self.drafts: dict[str, ModelRunner] = {}  # smaller models that guess for this one, by name (level 05)
+        self.beside = NOBODY  # of those that are not ours, but in the same memory (level 06)
         self.own_forward_s = 0.0
 
     @property

@@ -8,6 +8,13 @@ import torch
 from minipaged import loading, memory
 from minipaged.config import EngineConfig
 from minipaged.loading import load_model
+from minipaged.models.config import read_model_config
+from minipaged.models.decoder import Decoder
+from minipaged.models.linear import HAS_ONEDNN
+from minipaged.ops import choose_ops
+from minipaged.parallel.groups import Alone
+from minipaged.parallel.place import Place
+from tests.parallel.crew import Mute
 from tests.tiny import tiny_model
 
 
@@ -67,3 +74,43 @@ def test_blocks_have_what_the_weights_leave_of_a_ranks_memory(model):
         model.resolve(EngineConfig(rank_memory_gb=limit, num_blocks=131))
     with pytest.raises(ValueError, match=r"rank_memory_gb .* leaves room for 3 blocks; one request .* needs 128"):
         model.resolve(EngineConfig(rank_memory_gb=(model.model.num_weight_bytes + 3 * block_bytes + 1) / 1e9))
+
+
+@pytest.mark.skipif(not HAS_ONEDNN, reason="without oneDNN no matrix is packed, so nothing is there twice")
+def test_a_tied_head_that_is_packed_is_there_twice_and_counts_twice(folder, tmp_path):
+    sizes = [load_model(EngineConfig(model=str(f))).model.num_weight_bytes for f in (folder, tied(tmp_path))]
+    assert sizes[0] == sizes[1], "as much as if the head were a matrix of its own"
+    in_half = load_model(EngineConfig(model=str(tmp_path), dtype="bfloat16")).model.num_weight_bytes
+    assert in_half * 2 < sizes[1], "only float32 is packed"
+
+
+def tied(path):
+    return tiny_model(path, tie_word_embeddings=True)
+
+
+def test_slots_for_copies_of_experts_count_before_anything_is_in_them(tmp_path):
+    config = read_model_config(tiny_model(tmp_path, "mixtral"))
+    sizes = []
+    for num_redundant in (0, 4):
+        place = Place(*[Alone()] * 3, Place.alone().traffic, experts=Mute(1, 2), num_redundant=num_redundant)
+        ops = choose_ops("torch", torch.float32, torch.device("cpu"))
+        sizes.append(Decoder(config, ops, torch.float32, torch.device("cpu"), place).num_weight_bytes)
+    expert_bytes = 3 * config.hidden_size * config.intermediate_size * 4
+    assert sizes[1] - sizes[0] == 2 * 2 * expert_bytes, "two on this rank, in two layers"
+
+
+def test_a_draft_model_takes_its_share_wherever_it_was_loaded(folder):
+    """In this process, or by a driver, which tells its ranks."""
+    guessing = {"draft_model": str(folder), "speculative_method": "draft_model", "num_speculative_tokens": 2}
+    model = load_model(EngineConfig(model=str(folder), **guessing))
+    block_bytes = model.new_kv_cache(1, 16).data.nbytes
+    limit = (2 * model.model.num_weight_bytes + 2 * 150 * block_bytes + 1) / 1e9
+    assert model.resolve(EngineConfig(rank_memory_gb=limit, **guessing)).num_blocks == 150
+    alone = load_model(EngineConfig(model=str(folder)))
+    alone.beside = memory.measure(model.drafts[str(folder)], EngineConfig())
+    assert alone.resolve(EngineConfig(rank_memory_gb=limit)).num_blocks == 150
+
+
+def test_a_model_without_experts_spreads_none(folder):
+    with pytest.raises(ValueError, match=r"^enable_expert_parallel spreads experts, and .* has none$"):
+        load_model(EngineConfig(model=str(folder), enable_expert_parallel=True))

@@ -117,6 +117,7 @@ class Head:
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, build)
         self.lm_head = build.linear(len(self.share), config.hidden_size, bias=False)
         self.lm_head.weight = pad_words(self.lm_head.weight, self.share, self.vocab_size) if tied is None else tied
+        self.num_copied_bytes = 0 if tied is None or not self.lm_head.can_pack else tied.nbytes
         self.name = EMBEDDING if config.tie_word_embeddings else HEAD
 
     def __call__(self, change: Tensor, x: Tensor, batch: InputBatch) -> Tensor:
@@ -150,7 +151,7 @@ class Decoder:
         tied = embedding.weight if embedding and config.tie_word_embeddings else None
         self.entrance = embedding or Inlet(config.hidden_size, build, place.pipeline)
         self.exit = Head(config, build, tied) if place.is_last else Outlet(config.vocab_size, place.pipeline)
-        self.num_weight_bytes = sum(piece.memory.nbytes for piece in self.checkpoint().values())
+        self.num_weight_bytes = self.count_weight_bytes()
 
     def __call__(self, batch: InputBatch, kv_cache: KVCache) -> Tensor:
         """Float32 logits [R, V] of the sampled rows, where the place answers; elsewhere [0, V]."""
@@ -184,6 +185,11 @@ class Decoder:
         for i, layer in zip(self.portion.layers, self.layers, strict=True):
             pieces |= layer.checkpoint(f"model.layers.{i}")
         return pieces | self.exit.checkpoint()
+
+    def count_weight_bytes(self) -> int:
+        """Whole storages, for spare slots and padding are memory too, and what `pack` will add to them."""
+        storages = [piece.memory.untyped_storage() for piece in self.checkpoint().values()]
+        return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values()) + self.exit.num_copied_bytes
 
     def pack(self) -> None:
         """Once loaded: put every matrix into the order its product likes best."""

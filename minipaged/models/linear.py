@@ -32,9 +32,13 @@ class Linear:
         """x [T, inputs] -> [T, outputs]"""
         return self.product(x, self.weight, self.bias)
 
+    @property
+    def can_pack(self) -> bool:
+        return self.weight.device.type == "cpu" and self.weight.dtype == torch.float32 and HAS_ONEDNN
+
     def pack(self) -> None:
         """Once the weights are loaded. They cannot be read or filled any more."""
-        if self.weight.device.type == "cpu" and self.weight.dtype == torch.float32 and HAS_ONEDNN:
+        if self.can_pack:
             self.weight = torch.ops.mkldnn._reorder_linear_weight(self.weight)
             self.product = packed_linear
 

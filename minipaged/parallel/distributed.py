@@ -22,8 +22,8 @@ from typing import TypeVar
 
 from ..batch import Batch
 from ..config import EngineConfig
-from ..loading import choose_device
-from ..memory import choose_max_model_len
+from ..loading import check_experts, choose_device, load_draft
+from ..memory import NOBODY, Beside, choose_max_model_len, measure
 from ..models.config import ModelConfig, read_model_config
 from ..models.hub import resolve_model
 from ..runner import ModelRunner
@@ -61,9 +61,13 @@ Kind = TypeVar("Kind", bound=Reply)
 class Elsewhere:
     """What is known here of a model that is not."""
 
-    vocabulary: Vocabulary
+    reading: "Future[Vocabulary]"  # while the ranks read their weights
     model_config: ModelConfig
     drafts: dict[str, ModelRunner] = field(default_factory=dict)  # these are here, beside the scheduler
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        return self.reading.result()
 
 
 class DistributedExecutor(Executor):
@@ -76,28 +80,33 @@ class DistributedExecutor(Executor):
         self.layout, self.meeting = Layout.of(config), meeting
         self.max_concurrent_batches, self.answer_s = self.layout.num_stages, 0.0
         self.layout.check(model_config)
+        check_experts(config, model_config)
         with ThreadPoolExecutor(1) as pool:
-            vocabulary = pool.submit(load_vocabulary, folder, model_config)  # while the ranks read their weights
+            self.target = Elsewhere(pool.submit(load_vocabulary, folder, model_config), model_config)
             self.crew = Crew(launcher, self.layout.num_ranks)
             self.send_home = weakref.finalize(self, self.crew.stop)  # at the latest when nobody knows us any more
             try:
                 self.config = self.load(config, folder)
-                self.target = Elsewhere(vocabulary.result(), model_config)
+                self.vocabulary = self.target.vocabulary
             except BaseException:
                 self.crew.leave(0.0)
                 raise
-        self.vocabulary = self.target.vocabulary
 
     def load(self, config: EngineConfig, folder: Path) -> EngineConfig:
         """Have all ranks load their share; returns config with as many blocks as each of them has room for."""
         is_local = Path(config.model).expanduser().exists()  # from another folder, too
         model = str(folder.absolute()) if is_local else config.model
         theirs = asdict(replace(config, model=model, draft_model=None, speculative_method="ngram"))
+        beside = self.load_draft(config)  # before they look how much memory is free
         address, first = self.open_meeting(), self.meeting.replica * self.layout.num_ranks
-        orders = [Load(first + rank, theirs, address) for rank in range(self.layout.num_ranks)]
+        orders = [Load(first + rank, theirs, address, beside) for rank in range(self.layout.num_ranks)]
         num_blocks = min(reply.num_blocks for reply in self.ask_all(Loaded, orders, LOAD_S))
         self.ask_all(Ready, [Serve(num_blocks)] * self.layout.num_ranks, LOAD_S)
         return replace(config, num_blocks=num_blocks)
+
+    def load_draft(self, config: EngineConfig) -> Beside:
+        """It is here, on what may be any rank's device; so all leave room for it, and the smallest pool decides."""
+        return NOBODY if config.draft_model is None else measure(load_draft(config, self.target), config)
 
     def open_meeting(self) -> tuple[str, int]:
         """Where the ranks meet, for as long as the crew lives."""
@@ -135,6 +144,9 @@ class DistributedExecutor(Executor):
         orders = [Rebalance()] * self.layout.num_ranks
         replies = self.ask_all(Rebalanced, orders, STEP_S)
         return [balance for reply in replies[:: self.layout.tensor_size] for balance in reply.balances]
+
+    def check_alive(self) -> None:
+        self.crew.check_alive()
 
     def shutdown(self) -> None:
         self.send_home()

@@ -19,17 +19,20 @@ import msgspec
 import torch
 
 from ..batch import Batch, Measured, Row
+from ..memory import NOBODY, Beside
 from ..sampling_params import SamplingParams
 from ..speculative.drafter import Guess
 from .balance import Balance
 
 
 class Load(msgspec.Struct, tag=True):
-    """rank: who you are, of as many as config splits the model into. store: where all meet, a host and a port."""
+    """rank: who you are, of as many as config splits the model into. store: where all meet, a host and a port.
+    beside: a draft model that the driver has, which may be on the same device."""
 
     rank: int
     config: dict[str, Any]
     store: tuple[str, int]
+    beside: Beside = NOBODY
 
 
 class Loaded(msgspec.Struct, tag=True):

@@ -37,6 +37,8 @@ class Inlet:
 class Outlet:
     """In the place of a head: the next stage goes on from here."""
 
+    num_copied_bytes = 0
+
     def __init__(self, vocab_size: int, pipeline: Group):
         self.vocab_size, self.pipeline = vocab_size, pipeline
 

@@ -103,8 +103,9 @@ class Rank:
         self.config = EngineConfig(**order.config)
         layout = Layout.of(self.config)
         host, port = order.store
-        self.place = join(TCPStore(host, port), order.rank, layout, choose_device(self.config.device))
+        self.place = join(TCPStore(host, port), order.rank, layout, own_device(self.config.device))
         self.model = load_model(self.config, self.place)
+        self.model.beside = order.beside
         self.line.send(Loaded(self.model.resolve(self.config).num_blocks))
 
     def run(self, order: Run) -> None:
@@ -129,7 +130,7 @@ class Rank:
         )
 
 
-def choose_device(kind: str) -> torch.device:
+def own_device(kind: str) -> torch.device:
     """Of a host's GPUs, the one that this rank was given. Raises ValueError if there are not as many."""
     if kind == "cpu":
         return torch.device("cpu")

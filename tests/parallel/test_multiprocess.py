@@ -161,6 +161,23 @@ def test_one_process_may_be_a_rank_too(folder, mark):
     assert outputs[0] == outputs[1]
 
 
+def test_what_needs_no_rank_to_be_refused_starts_none(folder, mark, monkeypatch):
+    monkeypatch.setattr(Processes, "start", lambda processes, num_ranks: 1 // 0)
+    with pytest.raises(ValueError, match=r"^enable_expert_parallel spreads experts, and .* has none$"):
+        make_executor(config(folder, tensor_parallel_size=2, enable_expert_parallel=True))
+
+
+def test_ranks_leave_room_for_a_draft_model_that_the_driver_has(folder, mark):
+    guessing = {"draft_model": str(folder), "speculative_method": "draft_model", "num_speculative_tokens": 2}
+    sizes = {"block_size": 4, "max_model_len": 64, "max_num_seqs": 64, "rank_memory_gb": 0.0006}
+    here, there = (
+        make_executor(EngineConfig(model=str(folder), **sizes, **guessing, distributed_executor_backend=backend))
+        for backend in ("uniproc", "mp")
+    )
+    there.shutdown()
+    assert here.config.num_blocks == there.config.num_blocks < 64 * 16, "less than the requests could use"
+
+
 def test_an_engine_that_nobody_knows_any_more_leaves_nothing(folder, mark):
     engine = Engine(config(folder, distributed_executor_backend="mp"))
     assert len(survivors(mark)) == 1
