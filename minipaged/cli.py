@@ -166,8 +166,9 @@ def guarded(prog: str, debug: bool, work: Callable[[], int]) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a character that the terminal lacks is no reason to fail
     try:
-        code = work()
-        print(end="", flush=True)
+        with sigterm_as_ctrl_c():
+            code = work()
+            print(end="", flush=True)
         return code
     except KeyboardInterrupt:
         print(f"{prog}: interrupted", file=sys.stderr)
@@ -184,19 +185,36 @@ def guarded(prog: str, debug: bool, work: Callable[[], int]) -> int:
 
 
 @contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Import what is native: half-way through, an exception ends the process, so Ctrl-C counts when it is in."""
-    before, waiting = signal.getsignal(signal.SIGINT), list[int]()
-    if not callable(before) or threading.current_thread() is not threading.main_thread():
+def sigterm_as_ctrl_c() -> Iterator[None]:
+    """Whoever is told to end reports what is there, ends what runs for it elsewhere, and says so."""
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
-    signal.signal(signal.SIGINT, lambda number, frame: waiting.append(number))
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
-    if waiting:
-        before(signal.SIGINT, None)
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Import what is native: half-way through, an exception ends the process, so Ctrl-C counts when it is in."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    waiting: list[int] = []
+    ways = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    held = {int(number): handler for number, handler in ways.items() if callable(handler)}
+    for number in held:
+        signal.signal(number, lambda number, frame: waiting.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in held.items():
+            signal.signal(number, handler)
+    for number in waiting[:1]:
+        held[number](number, None)
 
 
 def leave(main: Callable[[], int]) -> NoReturn:

@@ -235,6 +235,13 @@ def test_an_error_is_one_line_and_an_exit_code(capsys, error: BaseException, cod
     assert capsys.readouterr() == ("", line)
 
 
+def test_whoever_is_told_to_end_ends_as_by_ctrl_c(capsys: pytest.CaptureFixture[str]) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    assert guarded("prog", False, lambda: os.kill(os.getpid(), signal.SIGTERM) or DONE) == FAILED
+    assert capsys.readouterr() == ("", "prog: interrupted\n")
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
 def test_debug_adds_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     assert guarded("prog", True, lambda: int("x")) == REFUSED
     assert capsys.readouterr().err.startswith("Traceback")
