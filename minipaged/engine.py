@@ -19,7 +19,7 @@ from .desk import FrontDesk
 from .outputs import RequestOutput
 from .parallel.backends import make_executor
 from .parallel.balance import Balance
-from .parallel.executor import Executor
+from .parallel.executor import Executor, or_leave_nothing
 from .parallel.worker import Result
 from .prefix import make_block_manager
 from .runner import ModelRunner
@@ -37,14 +37,16 @@ class Flight(NamedTuple):
 
 
 class Engine(EngineBase):
-    """Schedule, launch, land."""
+    """Schedule, launch, land. On its own it is level 06's; whoever composes level 07's brings an executor."""
 
     def __init__(self, config: EngineConfig, model: ModelRunner | None = None, executor: Executor | None = None):
-        self.executor = executor or make_executor(config, model)
-        config, num_batches = self.executor.config, self.executor.max_concurrent_batches
-        desk = FrontDesk(config, self.executor.vocabulary)
-        super().__init__(desk, Scheduler(config, make_block_manager(config), num_batches))
-        self.drafter = make_drafter(config, self.executor.target)
+        if executor is None:
+            config.check_level(6)
+        with or_leave_nothing(executor or make_executor(config, model)) as self.executor:
+            config, num_batches = self.executor.config, self.executor.max_concurrent_batches
+            desk = FrontDesk(config, self.executor.vocabulary)
+            super().__init__(desk, Scheduler(config, make_block_manager(config), num_batches))
+            self.drafter = make_drafter(config, self.executor.target)
         self.in_flight: deque[Flight] = deque()
         self.num_batches = 0  # handed to the executor
 
@@ -67,13 +69,13 @@ class Engine(EngineBase):
         self.num_batches += 1
         result = self.executor.execute(batch, guesses)
         self.in_flight.append(Flight(plan.chunks, result, self.trace.hand_over()))
-        self.pin(plan.chunks, in_flight=True)
+        self.pin()
 
     def land(self) -> list[RequestOutput]:
         chunks, result, record = self.in_flight[0]
         tokens, measured = self.wait_for(result)
         self.in_flight.popleft()  # and not before: the wait may be interrupted
-        self.pin(chunks, in_flight=False)
+        self.pin()
         self.trace.land(record)
         advance(chunks, tokens, measured)
         self.drafter.length.learn(chunks, tokens)
@@ -84,13 +86,19 @@ class Engine(EngineBase):
         try:
             return result.result()
         except Exception:
-            while self.in_flight:
-                self.pin(self.in_flight.popleft().chunks, in_flight=False)
+            self.in_flight.clear()
+            self.pin()
             raise
 
-    def pin(self, chunks: list[Chunk], *, in_flight: bool) -> None:
-        for chunk in chunks:
-            chunk.seq.in_flight = in_flight
+    def pin(self) -> None:
+        """Whoever is in a batch in flight, and nobody else."""
+        flying = {chunk.seq for flight in self.in_flight for chunk in flight.chunks}
+        for seq in self.scheduler.running:
+            seq.in_flight = seq in flying
+
+    def abort(self, request_id: str) -> None:
+        self.pin()  # Ctrl-C may have come between a launch, or a landing, and its pin
+        super().abort(request_id)
 
     def check_integrity(self) -> None:
         super().check_integrity()
@@ -106,6 +114,10 @@ class Engine(EngineBase):
     def rebalance(self) -> list[Balance]:
         """What the experts of each layer were asked since last time, and where spread ones went (level 07)."""
         return self.executor.rebalance()
+
+    def check_alive(self) -> None:
+        """Raises RankError if a rank has gone while nobody asked for anything."""
+        self.executor.check_alive()
 
     def shutdown(self) -> None:
         """No process is left. May be called any number of times."""

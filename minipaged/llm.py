@@ -100,8 +100,9 @@ def finished_engine(config: EngineConfig) -> Any:
 
         return DataParallelEngine(config)
     from .engine import Engine  # late: it brings torch, and whoever only configures needs none
+    from .parallel.backends import make_executor
 
-    return Engine(config)
+    return Engine(config, executor=make_executor(config))
 
 
 def encode_prompt(prompt: Prompt, tokenizer: Any) -> list[int]:

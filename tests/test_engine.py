@@ -3,7 +3,9 @@
 Hypothesis and storms look for a history in which it does not; below them, the single promises. Ranks that are processes
 have their own tests, in parallel/: here an executor answers late on purpose."""
 
+import sys
 from collections import Counter
+from contextlib import contextmanager
 
 import pytest
 from hypothesis import settings
@@ -13,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from levels import load
 from minipaged.config import EngineConfig
 from minipaged.engine import Engine
+from minipaged.parallel.executor import UniprocExecutor
 from minipaged.sampling_params import SamplingParams
 
 from .fake_model import FakeModel
@@ -173,6 +176,50 @@ def test_a_wait_that_is_interrupted_loses_nothing():
     assert drain(engine) == drain(undisturbed)
 
 
+@contextmanager
+def ctrl_c_at(number, *methods):
+    """Raise KeyboardInterrupt where line `number`, in the order of execution, of these methods would begin."""
+    codes, seen = {method.__code__ for method in methods}, []
+
+    def local(frame, event, argument):
+        if event == "line":
+            seen.append(frame.f_lineno)
+            if len(seen) == number:
+                raise KeyboardInterrupt
+        return local
+
+    before = sys.gettrace()
+    sys.settrace(lambda frame, event, argument: local if frame.f_code in codes else None)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+
+
+def test_ctrl_c_at_any_line_of_a_launch_or_a_landing_leaves_nobody_in_flight_for_ever():
+    """As the driver does, everybody is aborted; whoever comes next hears what they would have heard."""
+    alone = flying(2)
+    alone.add_request([7, 8, 9], exactly(4), "next")
+    expected, number, was_interrupted = drain(alone), 0, True
+    while was_interrupted:
+        number, was_interrupted, engine = number + 1, False, flying(2, num_blocks=16)
+        for i in range(3):
+            engine.add_request([2 + i] * 9, exactly(6), str(i))
+        engine.step()
+        try:
+            with ctrl_c_at(number, Engine.launch, Engine.land, Engine.pin, Engine.wait_for):
+                engine.step()
+        except KeyboardInterrupt:
+            was_interrupted = True
+        for i in range(3):
+            engine.abort(str(i))
+        drain(engine)
+        engine.add_request([7, 8, 9], exactly(4), "next")
+        assert drain(engine) == expected, number
+        assert engine.blocks.num_free_blocks == 16, number
+    assert number > 20
+
+
 def test_when_a_batch_fails_nobody_is_in_flight_any_more():
     engine = flying(3)
     for i in range(3):
@@ -217,3 +264,29 @@ def test_with_one_stage_a_step_launches_and_lands():
     engine.add_request([2, 3], exactly(2), "a")
     assert [len(engine.step()) for _ in range(2)] == [1, 1]
     assert load(6).Engine is Engine
+
+
+@pytest.mark.parametrize("field", ["data_parallel_size", "num_redundant_experts"])
+def test_what_comes_with_level_07_is_refused_by_name(field):
+    fields = {"data_parallel_size": {"data_parallel_size": 2}}.get(
+        field, {"enable_expert_parallel": True, "num_redundant_experts": 2}
+    )
+    with pytest.raises(ValueError, match=r"^\w+ comes with level 07, this is level 06$"):
+        Engine(EngineConfig(num_blocks=16, max_model_len=32, **fields), FakeModel())
+
+
+def test_whoever_cannot_be_composed_leaves_no_executor_behind(monkeypatch):
+    executor, ends = UniprocExecutor(EngineConfig(num_blocks=16, max_model_len=32), FakeModel()), []
+    monkeypatch.setattr(executor, "shutdown", lambda: ends.append(1))
+    monkeypatch.setattr("minipaged.engine.make_drafter", lambda config, target: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        Engine(executor.config, executor=executor)
+    assert ends == [1]
+
+
+def test_a_batch_that_cannot_be_run_fails_where_it_is_awaited():
+    engine = Engine(EngineConfig(num_blocks=16, block_size=4, max_model_len=32), FakeModel())
+    engine.executor.worker.run = lambda batch, guesses: 1 // 0
+    result = engine.executor.execute(None, [])
+    with pytest.raises(ZeroDivisionError):
+        result.result()

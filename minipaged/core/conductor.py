@@ -32,7 +32,11 @@ class NoConductor:
     def conduct(self, orchestra: Orchestra) -> None:
         """They know when to run."""
 
-    def is_between_turns(self, orchestra: Orchestra) -> bool:
+    def is_wanted(self, orchestra: Orchestra) -> bool:
+        """Nobody waits for a turn."""
+        return False
+
+    def is_at_rest(self, orchestra: Orchestra) -> bool:
         """There are no turns."""
         return True
 
@@ -47,13 +51,20 @@ class Conductor:
     def conduct(self, orchestra: Orchestra) -> None:
         if not self.is_between_turns(orchestra):
             return
-        if orchestra.entries:
+        if self.is_wanted(orchestra):
             self.num_turns += 1
             for replica in orchestra.living:
                 orchestra.wire.send(replica.index, Turn())
         elif self.moves_experts and self.num_planned < self.num_turns:
             self.num_planned = self.num_turns
             orchestra.ask("rebalance")
+
+    def is_wanted(self, orchestra: Orchestra) -> bool:
+        """By a request, or by one that has left while it was in flight: it keeps its blocks until it has landed."""
+        return bool(orchestra.entries) or any(any(replica.occupancy[:2]) for replica in orchestra.living)
+
+    def is_at_rest(self, orchestra: Orchestra) -> bool:
+        return self.is_between_turns(orchestra) and not self.is_wanted(orchestra)
 
     def is_between_turns(self, orchestra: Orchestra) -> bool:
         return all(replica.num_turns == self.num_turns for replica in orchestra.living)

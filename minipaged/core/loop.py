@@ -99,10 +99,9 @@ class EngineCore:
 
     def abort(self, abort: Abort) -> list[Event]:
         """Room that is free again is reported at once: there may be no next step."""
-        if (name := self.names.get(abort.ticket)) is None:
-            return []
-        self.engine.abort(name)
-        self.forget(name)
+        if (name := self.names.get(abort.ticket)) is not None:
+            self.engine.abort(name)
+            self.forget(name)
         return [self.report([])]
 
     def forget(self, request_id: str) -> None:

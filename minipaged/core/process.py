@@ -2,6 +2,7 @@
 
     inbox    PULL   drained between two steps          a message that cannot be read is dropped, with a line in the log
     outbox   PUSH   never blocks                       whoever listens is not waited for
+    asleep          looks after its engine's ranks     one that is gone is told of, though nobody asked for anything
     stdin           ends when the parent is gone       then this process goes too, and all that it has started
 
 Ctrl-C at a terminal is the parent's to answer. Invariant: whatever ends this process, the parent is told why in one
@@ -26,6 +27,7 @@ from .turnable import Turnable
 
 INBOX, OUTBOX = "inbox", "outbox"
 LINGER_MS = 2000  # for the last words to get out
+WATCH_MS = 1000  # with nothing to do: how often to look whether the engine's ranks are there
 MakeEngine = Callable[[EngineConfig, int, Path], Turnable]  # config, which replica, where all replicas meet
 
 
@@ -86,17 +88,19 @@ def live(inbox: "zmq.Socket[bytes]", outbox: "zmq.Socket[bytes]", make_engine: M
 
 def run(core: EngineCore, inbox: "zmq.Socket[bytes]", outbox: "zmq.Socket[bytes]") -> None:
     while True:
-        for command in drain(inbox, None if not core.is_due else 0):
+        for command in drain(inbox, 0 if core.is_due else WATCH_MS):
             if isinstance(command, Stop):
                 return
             for event in core.take(command):
                 outbox.send(encode(event))
         if core.is_due:
             outbox.send(encode(core.turn()))
+        else:
+            core.engine.check_alive()
 
 
-def drain(inbox: "zmq.Socket[bytes]", wait_ms: int | None) -> list[Command]:
-    """Whatever has come; with wait_ms None it sleeps until something has."""
+def drain(inbox: "zmq.Socket[bytes]", wait_ms: int) -> list[Command]:
+    """Whatever has come; if nothing has, it sleeps until something does, or the time is over."""
     commands: list[Command] = []
     inbox.poll(wait_ms)
     while inbox.poll(0):

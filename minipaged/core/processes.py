@@ -92,7 +92,7 @@ class ProcessWire:
         folder = Path(tempfile.mkdtemp(prefix="minipaged-", dir=None if short else "/tmp"))
         try:
             self.start(config, folder, command)
-            self.config = self.wait_until_ready(time.monotonic() + start_timeout_s, start_timeout_s)
+            self.configs = self.wait_until_ready(time.monotonic() + start_timeout_s, start_timeout_s)
         except BaseException:
             self.close.detach()
             leave_nothing(self.context, self.links, patience_s=0.0)
@@ -106,7 +106,7 @@ class ProcessWire:
             self.links.append(Link(self.context, folder / str(replica), command, env))
             self.links[-1].send(Start(pack_config(config), replica))
 
-    def wait_until_ready(self, deadline: float, timeout_s: float) -> EngineConfig:
+    def wait_until_ready(self, deadline: float, timeout_s: float) -> list[EngineConfig]:
         configs: dict[int, EngineConfig] = {}
         while len(configs) < self.num_replicas:
             for replica, event in self.receive(max(0.0, deadline - time.monotonic())):
@@ -117,7 +117,7 @@ class ProcessWire:
             if time.monotonic() > deadline:
                 late = ", ".join(str(i) for i in range(self.num_replicas) if i not in configs)
                 raise RuntimeError(f"replica {late} was not ready within {timeout_s:g} s")
-        return configs[0]
+        return [configs[replica] for replica in range(self.num_replicas)]
 
     def failure(self, replica: int, died: Died) -> Exception:
         where = f"replica {replica}: " if self.num_replicas > 1 else ""

@@ -25,10 +25,12 @@ from .counters import Counters
 from .entry import Entry, Told
 from .ledger import Ledger
 from .messages import Abort, Add, Answer, Ask, Died, Event, Question, Report, pack_params
+from .questions import Questions
 from .router import Replica, make_router
-from .wire import Lost, Wire
+from .wire import Lost, Wire, common
 
 MOST_BALANCES = 1000  # are kept, the newest: a server may run for weeks
+NOBODY = -1  # a ticket
 
 
 class EngineDeadError(RuntimeError):
@@ -39,16 +41,16 @@ class Replicas:
     """begin: what else is to be done with each new choice, before anything is heard of it."""
 
     def __init__(self, wire: Wire, vocabulary: Vocabulary, begin: Callable[[Sequence], None] = lambda seq: None):
-        self.wire, self.config, self.begin = wire, wire.config, begin
-        self.desk, self.router = FrontDesk(wire.config, vocabulary), make_router(wire.config)
-        empty = Occupancy(0, 0, wire.config.num_blocks, wire.config.num_blocks)
-        self.all = [Replica(index, empty) for index in range(wire.num_replicas)]
+        self.wire, self.config, self.begin = wire, common(wire.configs), begin
+        self.desk, self.router = FrontDesk(self.config, vocabulary), make_router(self.config)
+        pools = [config.num_blocks for config in wire.configs]
+        self.all = [Replica(index, Occupancy(0, 0, pool, pool)) for index, pool in enumerate(pools)]
         self.ledger, self.counters = Ledger(self.all), Counters()
-        self.conductor = make_conductor(wire.config)
+        self.conductor = make_conductor(self.config)
         self.entries: dict[int, Entry] = {}  # by ticket
         self.tickets: dict[str, int] = {}  # by request id
         self.balances: deque[list[Balance]] = deque(maxlen=MOST_BALANCES)  # of each layer, when experts were moved
-        self.questions: dict[int, tuple[Replica, Future[Answer]]] = {}
+        self.questions = Questions()
         self.numbers, self.lock = count(), RLock()
         self.ledger.observers.append(self.counters.count_step)
 
@@ -141,6 +143,7 @@ class Replicas:
         with self.lock:
             heard = {entry.ticket: entry for index, event in events for entry in self.hear(self.all[index], event)}
             told = self.report(heard.values())
+            self.questions.end_late()
             self.conductor.conduct(self)
         return told
 
@@ -150,7 +153,7 @@ class Replicas:
             case Report():
                 return self.read(replica, event)
             case Answer():
-                self.questions.pop(event.number)[1].set_result(event)
+                self.questions.answer(event)
                 if event.balances and replica is self.living[0]:
                     self.balances.append(event.balances)  # all that share experts say the same
             case Died():
@@ -186,9 +189,11 @@ class Replicas:
     def give_up(self, replica: Replica, error: str) -> list[Entry]:
         """Some of its news are lost, so nobody whom they may have been about can be told the truth."""
         lost = [entry for entry in self.entries.values() if entry.replica is replica]
+        for ticket in [entry.ticket for entry in lost] or [NOBODY]:
+            self.wire.send(replica.index, Abort(ticket))  # its report says how things stand
         for entry in lost:
-            self.wire.send(replica.index, Abort(entry.ticket))
             entry.fail(error)
+        self.questions.give_up(lambda asked: asked.replica is replica, RuntimeError(error))
         return lost
 
     def mourn(self, replica: Replica, error: str) -> list[Entry]:
@@ -199,28 +204,20 @@ class Replicas:
         for one in dead:
             who = "the engine" if len(self.all) == 1 else f"replica {replica.index}"
             one.error, one.unseen = f"{who} died: {error}", {}
-        self.break_questions(dead)
+        self.questions.give_up(lambda asked: asked.replica in dead, EngineDeadError(replica.error))
         left = [entry for entry in self.entries.values() if entry.replica in dead]
         for entry in left:
             entry.fail(entry.replica.error or "")
         return left
-
-    def break_questions(self, dead: Iterable[Replica]) -> None:
-        for number, (replica, future) in list(self.questions.items()):
-            if replica in dead:
-                del self.questions[number]
-                future.set_exception(EngineDeadError(replica.error))
 
     def ask(self, what: Question) -> list[Future[Answer]]:
         """Of every living replica; answered between its steps, while somebody polls."""
         with self.lock:
             futures = []
             for replica in self.living:
-                number, future = next(self.numbers), Future[Answer]()
-                future.set_running_or_notify_cancel()  # who asked may leave, and the answer still has a place to go
-                self.questions[number] = (replica, future)
+                number = next(self.numbers)
+                futures.append(self.questions.ask(number, replica))
                 self.wire.send(replica.index, Ask(number, what))
-                futures.append(future)
         return futures
 
     def close(self, reason: str = "it was shut down") -> list[Told]:

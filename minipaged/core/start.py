@@ -27,12 +27,13 @@ def start_here(config: EngineConfig, model: "ModelRunner | None") -> tuple[Wire,
     """All replicas in this process; several share the model."""
     from ..engine import Engine  # late: it brings torch, and whoever only talks to processes needs none
     from ..loading import load_model
+    from ..parallel.backends import make_executor
 
     if config.shares_experts:
         raise ValueError("enable_expert_parallel spreads experts over processes: not with uniproc, which has but one")
     if config.data_parallel_size > 1:
         model = model or load_model(config)
-    engines = [Engine(config, model) for _ in range(config.data_parallel_size)]
+    engines = [Engine(config, executor=make_executor(config, model)) for _ in range(config.data_parallel_size)]
     return LocalWire([EngineCore(engine, OwnPace()) for engine in engines]), engines[0].desk.vocabulary
 
 

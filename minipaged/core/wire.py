@@ -10,6 +10,8 @@
 Invariant: to whoever holds a wire there is no other difference. (From level 07.)"""
 
 from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from ..config import EngineConfig
@@ -24,21 +26,25 @@ class Lost(NamedTuple):
 
 
 class Wire(Protocol):
-    """config is complete: the engines' own."""
+    """configs are complete: the engines' own, which differ by the number of blocks at most."""
 
-    config: EngineConfig
-    num_replicas: int
+    configs: list[EngineConfig]
 
     def send(self, replica: int, command: Command) -> None: ...
     def receive(self, timeout_s: float | None) -> list[tuple[int, Event | Lost]]: ...
     def close(self) -> None: ...
 
 
+def common(configs: Sequence[EngineConfig]) -> EngineConfig:
+    """What every replica can keep: the smallest pool's, for a prompt may come to any of them."""
+    return replace(configs[0], num_blocks=min(config.num_blocks for config in configs))
+
+
 class LocalWire:
     """Replicas that take turns in this process: what their steps raise is raised here."""
 
     def __init__(self, cores: list[EngineCore]):
-        self.cores, self.config, self.num_replicas = cores, cores[0].engine.config, len(cores)
+        self.cores, self.configs = cores, [core.engine.config for core in cores]
         self.said: deque[tuple[int, Event]] = deque()
 
     def send(self, replica: int, command: Command) -> None:
@@ -54,5 +60,5 @@ class LocalWire:
         return events + [(i, core.turn()) for i, core in due]
 
     def close(self) -> None:
-        for replica in range(self.num_replicas):
+        for replica in range(len(self.cores)):
             self.send(replica, Stop())

@@ -75,12 +75,16 @@ class Crew:
         """What the rank will answer, which is due in `seconds`. Raises the error that ended the crew, if one did.
 
         What others are told beside it goes out with it: all or nothing, even if Ctrl-C comes in between."""
-        if self.error is not None:
-            raise type(self.error)(*self.error.args)
+        self.check_alive()
         future: Future[Reply] = Future()
         due = Pending(future, time.monotonic() + seconds)
         self.outbox.put([*((other, told, None) for other, told in beside), (rank, order, due)])
         return future
+
+    def check_alive(self) -> None:
+        """Raises the error that ended the crew, if one did."""
+        if self.error is not None:
+            raise type(self.error)(*self.error.args)
 
     def tell(self, ranks: Iterable[int], order: Order) -> None:
         """An order that is not answered."""
@@ -124,14 +128,14 @@ class Crew:
     def hear(self, rank: int) -> Failed | str | None:
         """Pass on what a rank says; its end, if it ended."""
         try:
-            reply = self.lines[rank].hear_reply()
+            for reply in self.lines[rank].hear_replies():
+                if isinstance(reply, Failed):
+                    return reply
+                if not self.pending[rank]:
+                    return ""  # it answers what nobody has asked
+                self.pending[rank].popleft().future.set_result(reply)
         except OSError:
             return ""
-        if isinstance(reply, Failed):
-            return reply
-        if not self.pending[rank]:
-            return ""  # it answers what nobody has asked
-        self.pending[rank].popleft().future.set_result(reply)
         return None
 
     def find_late(self) -> dict[int, Failed | str | None]:

@@ -8,6 +8,8 @@ Each replica is the engine of level 06, unchanged, in a process of its own that 
 spread over them they keep one (core/pace.py). Invariant: what a request says does not depend on the number of replicas
 or on which of them it came to: ids and seeds are given out here. (From level 07.)"""
 
+from itertools import accumulate
+
 from ..config import EngineConfig
 from ..core.entry import Told
 from ..core.messages import Answer, Holder, Question
@@ -19,6 +21,8 @@ from ..sampling_params import SamplingParams
 from ..sequence import Sequence
 from ..trace import Occupancy, StepTrace
 from .balance import Balance
+
+LOOK_S = 1.0  # how often to ask whether an answer is late
 
 
 class DataParallelEngine:
@@ -52,11 +56,13 @@ class DataParallelEngine:
 
     def abort(self, request_id: str) -> None:
         """In any state, any number of times, unknown ids too: never an error."""
+        ended = {told.ticket for told in self.heard if told.output.request_id == request_id}  # without being told
+        gone = {self.replicas.tickets[request_id]} if request_id in self.replicas.tickets else ended
         self.replicas.abort(request_id)
-        self.heard = [told for told in self.heard if told.output.request_id != request_id] + self.replicas.poll(0)
+        self.heard = [told for told in self.heard if told.ticket not in gone] + self.replicas.poll(0)
 
     def has_unfinished_requests(self) -> bool:
-        return bool(self.desk.live or self.heard)
+        return bool(self.desk.live or self.heard or self.replicas.conductor.is_wanted(self.replicas))
 
     @property
     def occupancy(self) -> Occupancy:
@@ -76,7 +82,8 @@ class DataParallelEngine:
     def holders(self) -> list[Sequence]:
         """Whoever holds memory anywhere, by asking; blocks of replica i are numbered behind those of replica i - 1."""
         views = [answer.view for answer in self.ask("look") if answer.view]
-        return [portray(h, i * self.config.num_blocks) for i, view in enumerate(views) for h in view.holders]
+        first_blocks = accumulate((view.num_blocks for view in views), initial=0)
+        return [portray(h, first) for view, first in zip(views, first_blocks, strict=False) for h in view.holders]
 
     def reset_prefix_cache(self) -> bool:
         """Forget all shared beginnings; False if a replica could not, for a request of its was running."""
@@ -96,7 +103,7 @@ class DataParallelEngine:
     def rebalance(self) -> None:
         """Count what experts were asked, and move those that are spread; while nobody is served (core/conductor.py)."""
         assert not self.desk.live, "experts move between waves"
-        while not self.replicas.conductor.is_between_turns(self.replicas):
+        while not self.replicas.conductor.is_at_rest(self.replicas):
             self.heard += self.replicas.poll()
         self.ask("rebalance")
 
@@ -104,7 +111,7 @@ class DataParallelEngine:
         futures = self.replicas.ask(what)
         self.heard += self.replicas.poll(0)
         while not all(future.done() for future in futures):
-            self.heard += self.replicas.poll()
+            self.heard += self.replicas.poll(LOOK_S)
         return [future.result() for future in futures]
 
     def shutdown(self) -> None:

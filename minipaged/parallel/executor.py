@@ -7,7 +7,9 @@
 Invariant: batches run in the order in which they were handed over. (From level 06.)"""
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 
 from ..batch import Batch
 from ..config import EngineConfig
@@ -41,9 +43,22 @@ class Executor(ABC):
         """Of each layer with experts, what they were asked since last time; those that are spread move, behind all
         batches that were handed over. Ranks that share experts do it together (level 07)."""
 
+    def check_alive(self) -> None:  # noqa: B027 (one process has nobody to miss)
+        """Raises what ended it, if a rank is gone; waits for nothing."""
+
     @abstractmethod
     def shutdown(self) -> None:
         """Leave nothing behind. May be called any number of times."""
+
+
+@contextmanager
+def or_leave_nothing(executor: Executor) -> Iterator[Executor]:
+    """Compose an engine around it: if that fails, nobody else knows of its ranks."""
+    try:
+        yield executor
+    except BaseException:
+        executor.shutdown()
+        raise
 
 
 class UniprocExecutor(Executor):
@@ -61,7 +76,10 @@ class UniprocExecutor(Executor):
 
     def execute(self, batch: Batch, guesses: list[Guess]) -> "Future[Result]":
         future: Future[Result] = Future()
-        future.set_result(self.worker.run(batch, guesses))
+        try:
+            future.set_result(self.worker.run(batch, guesses))
+        except Exception as error:
+            future.set_exception(error)
         return future
 
     def rebalance(self) -> list[Balance]:

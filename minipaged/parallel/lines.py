@@ -1,7 +1,8 @@
 """A line is one rank's connection to the driver: whole messages, in order, and an end that both sides notice at once.
 
     driver   Line ------------------ Line   rank      a pair of sockets, one for a child process; or over the network,
-             one thread hears all           reads     where callers must show that they know the key
+             one thread hears all,          reads     where callers must show that they know the key
+             and waits for no half message
 
 The kernel closes a line when either process is gone, however it went: that is the news of its death; a host that is
 gone is noticed by TCP's keep-alive. Invariant: nobody waits for a stranger who says nothing; a message is decoded as
@@ -12,7 +13,7 @@ import secrets
 import socket
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from typing import TypeVar
 
@@ -24,6 +25,7 @@ LOOPBACK = "127.0.0.1"
 GREETING_S = 5.0  # for a caller to show that it knows the key
 SILENCE_S = 4  # after which a host that does not even acknowledge is taken for gone
 LENGTH = struct.Struct("!Q")  # in front of each message, bytes
+MOUTHFUL = 1 << 20  # bytes that are taken at once
 NONCE, PROOF = 32, 32  # bytes
 Message = TypeVar("Message")
 
@@ -33,6 +35,7 @@ class Line:
 
     def __init__(self, end: socket.socket):
         self.end = end
+        self.half = bytearray()  # what has come of a reply that is not complete
 
     def send(self, message: Order | Reply) -> None:
         """Raises OSError when nobody is there any more."""
@@ -43,9 +46,19 @@ class Line:
         """Raises OSError when nobody is there any more, and for what is no order."""
         return decode(ORDERS, self.hear())
 
-    def hear_reply(self) -> Reply:
-        """Raises OSError when nobody is there any more, and for what is no reply."""
-        return decode(REPLIES, self.hear())
+    def hear_replies(self) -> Generator[Reply]:
+        """Those that are complete by what has come, which something must have: so this never waits for the rest.
+
+        Raises OSError when nobody is there any more, and for what is no reply."""
+        if not (received := self.end.recv(MOUTHFUL)):
+            raise ConnectionResetError("the line is closed")
+        self.half += received
+        while len(self.half) >= (start := LENGTH.size) and len(self.half) >= (
+            end := start + LENGTH.unpack_from(self.half)[0]
+        ):
+            message = self.half[start:end]
+            del self.half[:end]
+            yield decode(REPLIES, message)
 
     def hear(self) -> bytearray:
         return read(self.end, LENGTH.unpack(read(self.end, LENGTH.size))[0])

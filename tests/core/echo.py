@@ -75,6 +75,10 @@ class EchoEngine(EngineBase):
         load = [self.num_batches, 0]  # one expert did it all
         return [Balance(load, ((0, 1), (None, None)), ((0, None), (1, None)))]
 
+    def check_alive(self):
+        if os.environ.get("MINIPAGED_ECHO") == "loses a rank":
+            raise RuntimeError("rank 1 died")
+
     def shutdown(self):
         self.is_shut = True
 

@@ -8,13 +8,16 @@ from minipaged.config import EngineConfig
 from minipaged.core.conductor import Conductor, NoConductor, make_conductor
 from minipaged.core.messages import Turn
 from minipaged.parallel.data_parallel import DataParallelEngine
+from minipaged.trace import Occupancy
+
+NOBODY, ONE_RUNS = Occupancy(0, 0, 8, 8), Occupancy(0, 1, 6, 8)
 
 
 class Band:
     """Replicas that do as they are told, when `play` says so."""
 
     def __init__(self, num_replicas=2):
-        self.living = [SimpleNamespace(index=index, num_turns=0) for index in range(num_replicas)]
+        self.living = [SimpleNamespace(index=index, num_turns=0, occupancy=NOBODY) for index in range(num_replicas)]
         self.entries, self.told, self.wire = {}, [], self
 
     def send(self, index, command):
@@ -61,6 +64,19 @@ def test_an_engine_moves_experts_only_when_the_turn_that_was_under_way_is_over(b
     monkeypatch.setattr(engine, "ask", lambda what: band.told.append((what, band.living[1].num_turns)))
     engine.rebalance()
     assert band.told == [0, 1, ("rebalance", 1)]
+
+
+def test_turns_go_on_until_whoever_has_left_in_flight_has_landed(band):
+    conductor, band.entries = Conductor(moves_experts=True), {0: "a request"}
+    conductor.conduct(band)
+    band.entries = {}  # it is aborted
+    for occupancy in (ONE_RUNS, NOBODY):
+        band.told, band.living[1].occupancy = [], occupancy
+        band.play(0)
+        band.play(1)
+        assert conductor.is_at_rest(band) == (occupancy is NOBODY)
+        conductor.conduct(band)
+        assert band.told == ([0, 1] if occupancy is ONE_RUNS else ["rebalance"])
 
 
 @pytest.mark.parametrize("moves_experts", [True, False])

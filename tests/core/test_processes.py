@@ -109,7 +109,7 @@ def test_replicas_answer_each_for_itself(wire):
         wire.send(ticket, add(ticket, prompt=[5 + ticket]))
     events = hear(wire, ends(0), ends(1))
     assert (said(events, 0), said(events, 1)) == ([6, 7, 8], [7, 8, 9])
-    assert wire.config.num_blocks == CONFIG["num_blocks"]
+    assert [config.num_blocks for config in wire.configs] == [CONFIG["num_blocks"]] * 2
 
 
 def test_what_cannot_be_read_is_dropped_with_a_line_and_the_next_is_read(capfd):
@@ -188,6 +188,15 @@ def test_a_step_that_raises_is_the_last_and_says_why_in_one_line(capfd):
     assert wire.receive(0) == [], "nobody is left to listen to"
     wire.close()
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.usefixtures("leaves_nothing")
+def test_an_engine_that_loses_a_rank_while_nobody_asks_for_anything_says_so(monkeypatch):
+    monkeypatch.setenv("MINIPAGED_ECHO", "loses a rank")
+    wire, moment = start(), time.monotonic()
+    assert hear(wire, dies(0))[0][1].error == "RuntimeError: rank 1 died"
+    assert time.monotonic() - moment < 5
+    wire.close()
 
 
 @pytest.mark.usefixtures("leaves_nothing")

@@ -3,13 +3,18 @@
 import pytest
 
 from minipaged.config import EngineConfig
+from minipaged.core import questions
 from minipaged.core.loop import EngineCore
-from minipaged.core.messages import Died, Turn, encode
+from minipaged.core.messages import Answer, Died, Turn, encode
 from minipaged.core.pace import CommonPace, OwnPace
 from minipaged.core.replicas import EngineDeadError, Replicas
-from minipaged.core.wire import LocalWire
+from minipaged.core.wire import LocalWire, Lost
+from minipaged.engine import Engine
+from minipaged.parallel.executor import UniprocExecutor
 from minipaged.sampling_params import SamplingParams
 
+from ..fake_model import FakeModel
+from ..flights import let_fly
 from .echo import CONFIG, EchoEngine, vocabulary
 
 
@@ -17,6 +22,9 @@ def new_replicas(num_replicas=1, pace=OwnPace, **fields):
     config = EngineConfig(**CONFIG, data_parallel_size=num_replicas, **fields)
     cores = [EngineCore(EchoEngine(config), pace()) for _ in range(num_replicas)]
     return Replicas(LocalWire(cores), vocabulary()), cores
+
+
+SHARED = {"data_parallel_size": 2, "enable_expert_parallel": True}
 
 
 def greedy(max_tokens=3, **options):
@@ -103,3 +111,60 @@ def test_who_asked_may_leave_before_the_answer():
     told = run(replicas)
     assert {one.output.request_id for one in told if one.output.finished} == {"a", "b"}
     assert question.result().view is not None
+
+
+def test_a_lost_message_breaks_the_questions_whose_answer_it_may_have_been():
+    replicas, _ = new_replicas(2)
+    broken, answered = replicas.ask("look")
+    replicas.wire.said.popleft()
+    replicas.wire.said.append((0, Lost("3 bytes from the engine cannot be read")))
+    replicas.wire.said.append((0, Answer(0)))  # if it was something else that was lost: too late
+    replicas.poll(0)
+    assert str(broken.exception()) == "3 bytes from the engine cannot be read"
+    assert answered.result().view is not None
+
+
+def test_nobody_waits_for_an_answer_for_ever(monkeypatch):
+    monkeypatch.setattr(questions, "ANSWER_S", 0.0)
+    replicas, _ = new_replicas()
+    [question] = replicas.ask("check")
+    replicas.wire.said.clear()
+    replicas.poll(0)
+    assert str(question.exception()) == "a replica did not answer within 0 s"
+
+
+@pytest.mark.parametrize("who_has_work", [0, 1])
+def test_a_lost_report_of_a_turn_stops_nobody_who_shares_experts(who_has_work):
+    """It may have told that the turn was over, or that the request was."""
+    replicas, cores = new_replicas(2, CommonPace, enable_expert_parallel=True)
+    replicas.all[1 - who_has_work].num_sent = 99
+    replicas.add([5], greedy(2), "a")
+    cores[0].turn()  # and nobody hears of it
+    replicas.wire.said.append((0, Lost("it cannot be read")))
+    assert run(replicas)[-1].output.error == (None if who_has_work else "it cannot be read")
+    replicas.add([6], greedy(2), "b")
+    assert run(replicas)[-1].output.outputs[0].token_ids == [7, 8]
+
+
+def test_where_experts_are_shared_whoever_leaves_in_flight_gives_its_blocks_back():
+    config = EngineConfig(num_blocks=16, block_size=4, max_model_len=64, **SHARED)
+    executors = [UniprocExecutor(config, FakeModel()) for _ in range(2)]
+    engines = [let_fly(Engine(config, executor=executor), 2) for executor in executors]
+    cores = [EngineCore(engine, CommonPace()) for engine in engines]
+    replicas = Replicas(LocalWire(cores), engines[0].desk.vocabulary)
+    replicas.add([5, 6, 7, 8, 9], greedy(20), "a")
+    replicas.poll()
+    assert engines[0].in_flight
+    replicas.abort("a")
+    while replicas.conductor.is_wanted(replicas) or not replicas.conductor.is_at_rest(replicas):
+        replicas.poll()
+    assert [engine.blocks.num_free_blocks for engine in engines] == [16, 16]
+    assert not any(core.is_due for core in cores)
+
+
+def test_of_unequal_pools_the_smallest_says_what_may_come_in():
+    cores = [EngineCore(EchoEngine(EngineConfig(**{**CONFIG, "num_blocks": n})), OwnPace()) for n in (9, 2, 5)]
+    replicas = Replicas(LocalWire(cores), vocabulary())
+    assert (replicas.config.num_blocks, replicas.occupancy.num_free_blocks) == (2, 16)
+    with pytest.raises(ValueError, match="needs 3 blocks of 4; the whole pool has 2"):
+        replicas.add([5] * 9, greedy(1))

@@ -7,7 +7,7 @@ import pytest
 
 from minipaged.parallel import crew
 from minipaged.parallel.crew import Crew, RankError
-from minipaged.parallel.lines import make_pair
+from minipaged.parallel.lines import LENGTH, make_pair
 from minipaged.parallel.messages import Ask, Failed, Load, Loaded, Ready, Serve, Stop
 
 
@@ -114,6 +114,12 @@ def test_nobody_waits_longer_than_an_answer_may_take(three):
 def test_nobody_waits_for_a_rank_that_reads_no_more(three):
     too_much = Load(0, {"model": "x" * 10_000_000}, ("", 0))  # more than a socket holds, and rank 0 never looks
     future = three.ask(2, Ask(), 0.1, beside=[(0, too_much)])
+    assert str(future.exception(5)) == "rank 2: no answer came in time"
+
+
+def test_half_a_message_keeps_nobody_from_being_late(three, puppets):
+    puppets.theirs[1].end.sendall(LENGTH.pack(100) + b"half")
+    future = three.ask(2, Ask(), 0.1)
     assert str(future.exception(5)) == "rank 2: no answer came in time"
 
 

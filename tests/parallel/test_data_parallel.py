@@ -12,6 +12,7 @@ import pytest
 from levels import load
 from minipaged import LLM, SamplingParams
 from minipaged.config import EngineConfig
+from minipaged.core.messages import Answer, Holder, View
 from minipaged.core.replicas import EngineDeadError
 from minipaged.engine import Engine
 from minipaged.parallel.data_parallel import DataParallelEngine
@@ -96,6 +97,26 @@ def test_load_is_shared_and_written_down_as_one_engines():
         engine.step()
     assert engine.trace.steps[-1].num_free_blocks == 64
     assert engine.reset_prefix_cache()
+
+
+@pytest.mark.parametrize("is_used_again", [False, True])
+def test_an_abort_is_of_a_request_and_not_of_whoever_had_its_id_before(is_used_again):
+    engine = DataParallelEngine(EngineConfig(data_parallel_size=2, **CONFIG, **HERE), FakeModel())
+    engine.add_request([2, 3], greedy(1), "a")
+    engine.heard += engine.replicas.poll()  # as beside a question: it has ended, and nobody was told
+    if is_used_again:
+        engine.add_request([4, 5], greedy(9), "a")
+    engine.abort("a")
+    told = engine.step()
+    assert [len(output.outputs[0].token_ids) for output in told] == [1] * is_used_again
+    assert not engine.has_unfinished_requests()
+
+
+def test_blocks_are_numbered_behind_those_of_replicas_before_whatever_the_sizes():
+    engine = DataParallelEngine(EngineConfig(data_parallel_size=2, **CONFIG, **HERE), FakeModel())
+    views = [Answer(0, view=View(n, [Holder("a", 0, 1, 1, 1, [1])], [], [])) for n in (7, 5)]
+    engine.ask = lambda what: views
+    assert [seq.block_table for seq in engine.holders] == [[1], [8]]
 
 
 def test_the_longest_match_finds_more_than_the_least_loaded():

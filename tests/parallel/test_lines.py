@@ -9,7 +9,7 @@ import pytest
 
 from minipaged.parallel import lines
 from minipaged.parallel.lines import LENGTH, LOOPBACK, Exchange, call, make_pair
-from minipaged.parallel.messages import Failed, Loaded, Ready, Serve, Stop
+from minipaged.parallel.messages import ENCODER, Failed, Loaded, Ready, Serve, Stop
 from minipaged.parallel.rank import Rank
 
 
@@ -24,6 +24,13 @@ def pair():
 def exchange():
     with closing(Exchange(LOOPBACK)) as exchange:
         yield exchange
+
+
+def hear_reply(line):
+    """The next one, when all of it is there."""
+    while True:
+        for reply in line.hear_replies():
+            return reply
 
 
 def in_background(function, *args):
@@ -49,8 +56,22 @@ def test_messages_arrive_whole_and_in_order(pair):
     sender.join()
     long = Failed("x" * 3_000_000, False, "")  # more than a socket holds at once
     sender, _ = in_background(rank.send, long)
-    assert driver.hear_reply() == long
+    assert hear_reply(driver) == long
     sender.join()
+
+
+def test_replies_are_heard_when_they_are_complete_and_not_before(pair):
+    driver, rank = pair
+    parts = ENCODER.encode(Loaded(7)), ENCODER.encode(Ready())
+    sent = b"".join(LENGTH.pack(len(part)) + part for part in parts)
+    heard = []
+    for i in range(len(sent)):
+        rank.end.sendall(sent[i : i + 1])
+        heard.append(list(driver.hear_replies()))
+    first = len(sent) - LENGTH.size - len(parts[1])
+    assert {i: said for i, said in enumerate(heard, 1) if said} == {first: [Loaded(7)], len(sent): [Ready()]}
+    rank.end.sendall(sent)
+    assert list(driver.hear_replies()) == [Loaded(7), Ready()]
 
 
 @pytest.mark.parametrize("how", ["close", "hang_up"])
@@ -67,7 +88,7 @@ def test_what_is_neither_order_nor_reply_ends_a_line(pair):
     driver, rank = pair
     rank.end.sendall(LENGTH.pack(3) + b"abc")
     with pytest.raises(OSError, match="not expected here"):
-        driver.hear_reply()
+        hear_reply(driver)
     driver.send(Ready())
     with pytest.raises(OSError, match="not expected here"):
         rank.hear_order()
@@ -89,7 +110,7 @@ def test_callers_are_sorted_by_their_numbers(exchange):
         thread.join()
         with closing(results[0]) as line, closing(accepted[number]):
             line.send(Loaded(number))
-            assert accepted[number].hear_reply() == Loaded(number)
+            assert hear_reply(accepted[number]) == Loaded(number)
             accepted[number].send(Stop())
             assert line.hear_order() == Stop()
 
