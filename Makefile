@@ -34,8 +34,8 @@ levels: $(READY)  ## every level on one workload: table and picture
 	$(BIN)/python -m levels
 	$(BIN)/python -m levels compare --plot compare.png
 
-bench: $(READY)  ## the ladder, measured; results in benchmarks/results/
-	$(BIN)/python -m benchmarks.run
+bench: $(READY)  ## the ladder, measured; results in benchmarks/results/ (make bench ARGS=--quick: does it run at all?)
+	$(BIN)/python -m benchmarks.run $(ARGS)
 
 kernels: $(READY)  ## what the compilers of four GPUs make of the kernels: registers, memory, matrix units
 	$(BIN)/python -m benchmarks.compile_kernels

@@ -4,7 +4,8 @@
     W1: A B   W2: A B              repetition 1
     W1: A B   W2: A B              repetition 2: fresh ids, so nothing remembered from the first helps
 
-Invariant: whatever ends a run, Ctrl-C and a failing engine included, what was measured until then is in `records`."""
+How long it will take is told as soon as all are warm: warming up is the same work with shorter texts. Invariant:
+whatever ends a run, Ctrl-C and a failing engine included, what was measured until then is in `records`."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -14,7 +15,7 @@ from typing import Any
 
 from benchmarks.document import Job, Outputs, Record, compare, index_outputs, make_record
 from benchmarks.floors import find_floors
-from benchmarks.peers import check_peer, is_slow
+from benchmarks.peers import check_peer, is_batched, is_slow, suits
 from benchmarks.process import EngineProcess
 from benchmarks.workloads import WORKLOADS, Request, choose_subset, make_requests
 from minipaged.checks import check_integer, check_number
@@ -40,6 +41,8 @@ class Plan:
     subset: int
     threads: int
     seed: int
+    part: int | None = None  # how many requests engines that run one batch after the other get; None: all
+    first: int = 0  # repetitions that were measured before, with other token ids
 
     def __post_init__(self) -> None:
         for name in self.workloads:
@@ -50,8 +53,9 @@ class Plan:
         for flag, names in (("--workloads", self.workloads), ("--engines", self.engines)):
             if len(set(names)) != len(names) or not names:
                 raise ValueError(f"{flag} {','.join(names)}: at least one, and none twice")
-        for name in ("repetitions", "subset", "threads"):
-            check_integer(f"--{name}", getattr(self, name), 1)
+        for name in ("repetitions", "subset", "threads", "part"):
+            if (value := getattr(self, name)) is not None:
+                check_integer(f"--{name}", value, 1)
         check_number("--scale", self.scale, 0, 1, above_low=True)
 
 
@@ -71,6 +75,7 @@ class Bench:
         self.limits, self.start, self.busy, self.say = limits, start, busy, say
         self.processes: dict[str, Any] = {}
         self.peak_memory_mb: dict[str, int] = {}
+        self.warm_up_s: dict[tuple[str, str], float] = {}  # by workload and engine
         self.records: list[Record] = []
         self.interrupted = False
 
@@ -78,9 +83,10 @@ class Bench:
         """Measure everything; after Ctrl-C or an error, which is raised again, what was measured is in `records`."""
         try:
             self.load()
-            for repetition in range(self.plan.repetitions):
+            for done in range(self.plan.repetitions):
+                self.say(f"about {self.foresee(self.plan.repetitions - done) / 60:.1f} minutes from here")
                 for workload in self.plan.workloads:
-                    self.measure_all(workload, repetition)
+                    self.measure_all(workload, self.plan.first + done)
         except KeyboardInterrupt:
             self.interrupted = True
         finally:
@@ -92,10 +98,28 @@ class Bench:
         for engine in self.plan.engines:
             with self.busy(f"{engine}: loading and warming up"):
                 self.processes[engine] = self.start(engine, self.folder, self.plan.threads)
-                for workload in self.plan.workloads:
-                    scale = min(WARM_UP_SCALE, self.plan.scale)
-                    self.processes[engine].measure(self.make_requests(workload, "warm-up", scale))
+                for workload in self.workloads_of(engine):
+                    self.warm_up(workload, engine)
             self.say(f"{engine}: loaded in {self.processes[engine].load_s:.1f} s and warm")
+
+    def workloads_of(self, engine: str) -> list[str]:
+        return [workload for workload in self.plan.workloads if suits(engine, workload)]
+
+    def warm_up(self, workload: str, engine: str) -> None:
+        requests = self.make_requests(workload, "warm-up", self.warm_up_scale)
+        subset = self.choose_subset(workload, engine, len(requests), 0)
+        sample = self.processes[engine].measure(requests if subset is None else [requests[i] for i in subset])
+        self.warm_up_s[workload, engine] = sample.wall_s
+
+    @property
+    def warm_up_scale(self) -> float:
+        return min(WARM_UP_SCALE, self.plan.scale)
+
+    def foresee(self, repetitions: int) -> float:
+        """Seconds for so many: as in the first that is over, or, before, as long as warming up, with longer texts."""
+        measured = {(r["workload"], r["engine"]): r["wall_s"] for r in self.records}
+        longer = self.plan.scale / self.warm_up_scale
+        return repetitions * sum(measured.get(job, seconds * longer) for job, seconds in self.warm_up_s.items())
 
     def make_requests(self, workload: str, repetition: int | str, scale: float) -> list[Request]:
         return make_requests(workload, self.model.vocab_size, repetition, scale=scale, seed=self.plan.seed)
@@ -104,11 +128,14 @@ class Bench:
         """The same requests on every engine, one after the other."""
         reference: tuple[str, Outputs] | None = None
         for engine in self.plan.engines:
+            if not suits(engine, workload):
+                continue
             requests = self.make_requests(workload, repetition, self.plan.scale)
             subset = self.choose_subset(workload, engine, len(requests), repetition)
             requests = requests if subset is None else [requests[i] for i in subset]
             job = Job(workload, engine, repetition, subset)
-            with self.busy(f"{workload}, repetition {repetition + 1} of {self.plan.repetitions}: {engine}"):
+            last = self.plan.first + self.plan.repetitions
+            with self.busy(f"{workload}, repetition {repetition + 1} of {last}: {engine}"):
                 sample = self.processes[engine].measure(requests)
             self.peak_memory_mb[engine] = sample.peak_memory_mb
             outputs = index_outputs(sample.token_ids, subset)
@@ -118,9 +145,10 @@ class Bench:
             self.say(describe(self.records[-1]))
 
     def choose_subset(self, workload: str, engine: str, num_requests: int, repetition: int) -> list[int] | None:
-        if not is_slow(engine) or num_requests <= self.plan.subset:
+        size = self.plan.subset if is_slow(engine) else self.plan.part if is_batched(engine) else None
+        if size is None or num_requests <= size:
             return None
-        return choose_subset(workload, num_requests, self.plan.subset, repetition, seed=self.plan.seed)
+        return choose_subset(workload, num_requests, size, repetition, seed=self.plan.seed)
 
     def document(self) -> Record:
         """What was measured; where and when is the caller's to add."""

@@ -7,8 +7,13 @@
 
 A last output is sampled and never read again, so it costs no pass of its own: one token a request less. What is left
 out makes the true floor a little higher: reading keys and values, norms, sampling. With sharing, a prefix that
-all requests begin with counts once."""
+all requests begin with counts once.
 
+The floors of a run's parts, `find_part_floors`, are of the steps that an engine did make, each by itself: its products
+read all weights once; its attention reads the keys and values of every sequence in it."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from benchmarks.workloads import Request
@@ -18,13 +23,13 @@ Limits = dict[str, float]
 
 
 class Work(NamedTuple):
-    """What a list of requests costs at least."""
+    """What must be computed, and read."""
 
     flop: float
-    weight_bytes: float
+    num_bytes: float
 
     def seconds(self, limits: Limits) -> float:
-        return max(self.flop / limits["product_gflop_s"], self.weight_bytes / limits["memory_read_gb_s"]) / 1e9
+        return max(self.flop / limits["product_gflop_s"], self.num_bytes / limits["memory_read_gb_s"]) / 1e9
 
 
 def count_parameters(model: ModelConfig) -> tuple[int, int]:
@@ -74,3 +79,32 @@ def find_floors(model: ModelConfig, requests: list[Request], limits: Limits) -> 
     if len(requests) > 1 and (num_shared := count_shared(requests)):
         floors["shared"] = num_outputs / count_work(model, requests, num_shared).seconds(limits)
     return floors
+
+
+def find_part_floors(
+    model: ModelConfig, steps: Iterable[Mapping[str, int]], num_prompt: Mapping[str, int], limits: Limits
+) -> dict[str, float]:
+    """Seconds that the "products" and the "attention" of these steps must take at least, in float32.
+
+    steps: of each, how many tokens of which request it ran. num_prompt: each request's prompt tokens. A request that
+    gave way, or found part of its prompt, has run more or fewer tokens than this knows of: then they are estimates."""
+    layers, head = count_parameters(model)
+    products = attention = 0.0
+    done: Counter[str] = Counter()
+    for step in steps:
+        num_rows = sum(done[name] + n >= num_prompt[name] for name, n in step.items())
+        flop = 2 * layers * sum(step.values()) + 2 * head * num_rows
+        products += Work(flop, 4 * (layers + head)).seconds(limits)
+        attention += count_attention(model, [(done[name], n) for name, n in step.items()]).seconds(limits)
+        done.update(step)
+    return {"products": products, "attention": attention}
+
+
+def count_attention(model: ModelConfig, chunks: Iterable[tuple[int, int]]) -> Work:
+    """Of chunks of (tokens before, tokens in it): each token sees all up to itself, each chunk's keys are read once."""
+    pairs = keys = 0
+    for before, n in chunks:
+        pairs += n * before + n * (n + 1) // 2
+        keys += before + n
+    flop = 4 * model.num_layers * model.num_heads * model.head_dim * pairs
+    return Work(flop, 2 * 4 * model.num_layers * model.num_kv_heads * model.head_dim * keys)

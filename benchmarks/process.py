@@ -7,7 +7,8 @@
 Alternating within one run makes slow drift of the machine hit all alike. A process of its own, because in a common one
 thread pools and allocators disturb each other, and peak memory has no owner; kept alive, because a fresh one for every
 repetition would load weights and compile kernels again and always run cold; stopped, because some thread pools spin
-while they wait, at whoever's cost. While it is stopped, an engine keeps its memory: the machine needs room for all.
+while they wait, at whoever's cost; and with it whatever processes it has started. While it is stopped, an engine keeps
+its memory: the machine needs room for all.
 
 Invariant: all clocks are here, outside, and tick between the same two messages for every engine."""
 
@@ -18,7 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,15 +61,20 @@ class WorkerProcess:
             self.close()
             raise
         self.load_s = time.perf_counter() - start
-        self.process.send_signal(signal.SIGSTOP)
+        self.signal(signal.SIGSTOP)
 
     @contextmanager
     def awake(self) -> Iterator[None]:
-        self.process.send_signal(signal.SIGCONT)
+        self.signal(signal.SIGCONT)
         try:
             yield
         finally:
-            self.process.send_signal(signal.SIGSTOP)
+            self.signal(signal.SIGSTOP)
+
+    def signal(self, number: int) -> None:
+        """To the whole group, as some engines are several processes; to nobody, if it has ended."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, number)
 
     def send(self, message: dict[str, Any]) -> None:
         assert self.process.stdin
@@ -94,15 +100,15 @@ class WorkerProcess:
             raise RuntimeError(f"{self.name} said {str(found)[:80]} where {event!r} was expected")
 
     def close(self) -> None:
-        self.process.kill()  # a stopped process too
+        self.signal(signal.SIGKILL)  # reaches those who are stopped, too
         self.process.communicate()
 
 
 class EngineProcess(WorkerProcess):
     """Raises RuntimeError, with the engine's own words, when it fails or gives less than it was asked for."""
 
-    def __init__(self, name: str, folder: Path, num_threads: int):
-        super().__init__(name, [sys.executable, "-m", "benchmarks.worker", name, str(folder)], num_threads)
+    def __init__(self, name: str, folder: Path, num_threads: int, interpreter: str = sys.executable):
+        super().__init__(name, [interpreter, "-m", "benchmarks.worker", name, str(folder)], num_threads)
 
     def measure(self, requests: list[Request]) -> Sample:
         with self.awake():

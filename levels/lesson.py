@@ -34,6 +34,7 @@ from minipaged.cli import (
 from minipaged.config import EngineConfig
 from minipaged.display import watch
 from minipaged.driver import Request, Run, shut_down
+from minipaged.profile_table import watch_time
 from minipaged.prompts import Wanted, located, parse, read_lines
 from minipaged.report import Outcome, make_table
 from minipaged.results import make_document
@@ -90,11 +91,14 @@ class Lesson:
             requests = tokenize(asked, engine.desk.vocabulary)
             check(engine, asked, requests)
             below = self.run_below(requests)
+            show_profile = watch_time(engine, wished=self.args.profile)
             outcome = run_level(self.number, engine, requests)
             self.write(outcome)
             if "-" in (self.args.json, self.args.trace):
+                show_profile(outcome, Console(stderr=True, highlight=False))
                 return verdict(prog, [outcome])
             self.show([*below, outcome])
+            show_profile(outcome, results_console())
             if not outcome.interrupted:
                 self.explain(engine, requests)
         with ExitStack() as self.engines:  # what has been shown makes room

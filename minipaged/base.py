@@ -183,8 +183,9 @@ class EngineBase(ABC):
     @property
     def occupancy(self) -> Occupancy:
         """How things stand between two steps."""
-        blocks = self.blocks
-        return Occupancy(len(self.waiting), len(self.scheduler.running), blocks.num_free_blocks, blocks.num_blocks)
+        scheduler, blocks = self.scheduler, self.blocks
+        num_waiting = len(scheduler.waiting) + len(scheduler.preparing)  # counted, not listed: they may be very many
+        return Occupancy(num_waiting, len(scheduler.running), blocks.num_free_blocks, blocks.num_blocks)
 
     def retire(self, chunks: SequenceOf[Chunk], new_tokens: list[list[int]]) -> list[RequestOutput]:
         """Close the step: report what is new, release the finished, write it all down."""

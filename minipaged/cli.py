@@ -69,6 +69,7 @@ def make_parser(level: int, name: str, claim: str, defaults: dict[str, Any]) -> 
     output = parser.add_argument_group("results")
     output.add_argument("--json", metavar="FILE", help="write the result document; - is stdout, and nothing else is")
     output.add_argument("--trace", metavar="FILE", help="write what every step did; - is stdout, and nothing else is")
+    output.add_argument("--profile", action="store_true", help="show where the time went, by kinds of work")
     engine = parser.add_argument_group("engine", "each an EngineConfig field; the demonstration sets some of its own")
     for f in fields(EngineConfig):
         if f.metadata["level"] <= level and f.name != "seed":

@@ -5,10 +5,10 @@
       .outputs[1]  CompletionOutput(index=1, token_ids=[...], text="...", finish_reason=None, stop_reason=None)
 
 All n choices of a request are in each of its outputs, those without news too, in the order of their indices.
-Names are vLLM's (`vllm.outputs`). Invariant: an output is a copy; the sequence behind it may go on or go away. Text is
-decoded when it is asked for, and logprobs get their shape: most steps' outputs are never read. Until its end a text is
-what is certain by then: nothing of it is taken back, neither half a character nor the beginning of a stop string.
-(From level 01.)"""
+Names are vLLM's (`vllm.outputs`). Invariant: an output is a copy; the sequence behind it may go on or go away (of a
+prompt there is one copy for all outputs, or a step would cost more after a longer one). Text is decoded when it is
+asked for, and logprobs get their shape: most steps' outputs are never read. Until its end a text is what is certain by
+then: nothing of it is taken back, neither half a character nor the beginning of a stop string. (From level 01.)"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -99,7 +99,7 @@ def report(choices: list[Sequence], decode: Detokenizer) -> RequestOutput:
         seq.num_reported = seq.num_events
     return RequestOutput(
         request_id=first.request_id,
-        prompt_token_ids=first.tokens[: first.num_prompt_tokens],
+        prompt_token_ids=first.prompt_token_ids,
         outputs=[complete(seq, decode) for seq in choices],
         finished=all(seq.finished for seq in choices),
         num_cached_tokens=first.num_cached_tokens,
@@ -131,12 +131,13 @@ def reader(seq: Sequence, decode: Detokenizer) -> Read:
     if seq.stops:
         return partial(choose, seq.stops.shown, seq.stops.whole)
     end = len(seq.tokens) - (seq.finish_reason == "stop")  # an EOS or stop token is not part of the answer
-    return partial(read, decode, seq.tokens[seq.num_prompt_tokens : end], seq.params.skip_special_tokens)
+    return partial(read, decode, seq.tokens, slice(seq.num_prompt_tokens, end), seq.params.skip_special_tokens)
 
 
 def choose(shown: str, whole: str, is_over: bool) -> str:
     return whole if is_over else shown
 
 
-def read(decode: Detokenizer, token_ids: list[int], skip_special_tokens: bool, is_over: bool) -> str:
-    return decode(token_ids, skip_special_tokens, so_far=not is_over)
+def read(decode: Detokenizer, tokens: list[int], part: slice, skip_special_tokens: bool, is_over: bool) -> str:
+    """Of tokens that others may be appended to: only what is read is copied, and only then."""
+    return decode(tokens[part], skip_special_tokens, so_far=not is_over)

@@ -11,6 +11,7 @@ seeds of their own. Invariant: 0 <= num_computed_tokens < len(tokens) while the 
 fit the blocks of block_table. (From level 01.)"""
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from random import Random
 from typing import NamedTuple
 
@@ -66,6 +67,11 @@ class Sequence:
         self.num_reported = len(self.tokens)
         self.scores: list[Scores] = []  # of the output's tokens, if the request asked for them
         self.prompt_scores: list[Scores | None] = [None]  # of the prompt's: the first follows nothing
+
+    @cached_property
+    def prompt_token_ids(self) -> list[int]:
+        """A copy, for whoever looks from outside."""
+        return self.tokens[: self.num_prompt_tokens]
 
     @property
     def num_pending(self) -> int:

@@ -4,6 +4,7 @@
                    who holds what                        B |  4 1 1|                    B       |reads|writes|
                                                            steps                        seconds
     waste_over_time    reserved and used slots, step by step        roofline    FLOP/s over FLOP/byte, under the roof
+    spent              seconds by kind of work, and the floors under them
 
 Every function takes real objects or the documents that --json and --trace write, and returns a Figure (`quote` alone
 returns text: source code, as it is now). Colours are
@@ -193,4 +194,23 @@ def roofline(points: Mapping[str, Point], flop_s: float, bytes_s: float) -> Figu
         axes.plot(*at, "osD^vPX*"[i % 8], color=COLORS[i % len(COLORS)], markeredgecolor=INK, label=name)
     axes.set(xscale="log", yscale="log", xlabel="FLOP for each byte that is moved", ylabel="GFLOP/s")
     axes.legend(fontsize=8, frameon=False)
+    return figure
+
+
+def spent(seconds: Mapping[str, float], floors: Mapping[str, float], title: str) -> Figure:
+    """A bar for each kind of work, and below which it cannot get, where a floor is known."""
+    figure, axes = new_figure(7.5, 1.0 + 0.36 * len(seconds), title)
+    whole = sum(seconds.values())
+    for y, (name, value) in enumerate(seconds.items()):
+        axes.barh(y, value, height=0.62, color=COLORS[0])
+        floor = floors.get(name)
+        told = "" if not floor else f", {value / floor:.1f} × its floor"
+        if floor:
+            axes.barh(y, floor, height=0.62, facecolor="none", edgecolor=INK, hatch="////", linewidth=0.8)
+        axes.text(value, y, f"  {value:.2f} s, {value / whole:.1%}{told}", va="center", fontsize=8, color=INK)
+    axes.set_yticks(range(len(seconds)), list(seconds))
+    axes.set(xlabel="seconds", ylim=(len(seconds) - 0.4, -0.6))
+    axes.margins(x=0.3)
+    hatched = Patch(facecolor="none", edgecolor=INK, hatch="////", label="floor: operations or bytes that must be")
+    axes.legend(handles=[hatched], loc="lower right", fontsize=8, frameon=False)
     return figure

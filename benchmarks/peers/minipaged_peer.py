@@ -15,9 +15,7 @@ from minipaged.driver import Record, Run
 from minipaged.driver import Request as Wanted
 from minipaged.models.config import read_model_config
 
-from . import Answer
-
-MAX_MODEL_LEN = 2048  # the longest request of the workloads has 1,025 tokens; people round up
+from . import MAX_MODEL_LEN, Answer
 
 
 def make(folder: Path, variant: str) -> "MinipagedPeer":

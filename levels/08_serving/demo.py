@@ -16,8 +16,8 @@ LOOK_AT = ("output tokens/s",)
 
 def serve(engine: ModuleType, args: Namespace, config: EngineConfig) -> int:
     """Until a signal comes. Raises ValueError for what cannot be served."""
-    for name in ("json", "trace"):
-        if getattr(args, name) is not None:
+    for name in ("json", "trace", "profile"):
+        if getattr(args, name):
             raise ValueError(f"{flag(name)} is of a run: give --prompt or --prompts (without them this level serves)")
     engine.serve(partial(engine.Frontend, **vars(config)), config.model, read_settings(args))
     return DONE

@@ -44,10 +44,42 @@ def test_engines_take_turns_and_warming_up_is_not_counted(folder):
     bench = make_bench(folder)
     bench.run()
     one, ours = "transformers:one", "minipaged:3"
-    warm_up = [(one, 1), (one, 64), (ours, 1), (ours, 64)]
+    warm_up = [(one, 1), (one, 8), (ours, 1), (ours, 64)]
     assert Played.log == [*warm_up, *[(one, 1), (ours, 1), (one, 8), (ours, 64)] * 2]
     assert len(bench.records) == 8
     assert all(process.closed for process in bench.processes.values())
+
+
+def test_how_long_it_takes_follows_from_warming_up_and_then_from_what_was_measured(folder):
+    bench = make_bench(folder, repetitions=3)
+    said = []
+    bench.say = said.append
+    bench.run()
+    # warming up is half as long: 2 s each, at twice the length, for 4 measurements of 3 repetitions; then 2 s each
+    assert [line for line in said if "minutes" in line] == [
+        "about 0.8 minutes from here",
+        "about 0.3 minutes from here",
+        "about 0.1 minutes from here",
+    ]
+
+
+def test_repetitions_may_go_on_where_others_ended(folder):
+    bench = make_bench(folder, workloads=("W1",), first=3)
+    bench.run()
+    assert [record["repetition"] for record in bench.records] == [3, 3, 4, 4]
+    assert bench.records[0]["checksum"] not in {record["checksum"] for record in run_plain(folder)}
+
+
+def run_plain(folder):
+    bench = make_bench(folder, workloads=("W1",), repetitions=3)
+    bench.run()
+    return bench.records
+
+
+def test_an_engine_of_batches_gets_enough_to_fill_one(folder):
+    bench = make_bench(folder, workloads=("W2",), engines=("transformers:static16", "minipaged:3"), part=16)
+    bench.run()
+    assert [record["num_requests"] for record in bench.records] == [16, 64, 16, 64]
 
 
 def test_a_record_follows_from_tokens_and_clocks(folder):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from benchmarks.floors import count_parameters, count_shared, count_work, find_floors
+from benchmarks.floors import count_attention, count_parameters, count_shared, count_work, find_floors, find_part_floors
 from benchmarks.workloads import Request, make_requests
 from minipaged.models.config import parse_model_config
 
@@ -52,9 +52,26 @@ def test_work_of_two_small_requests_by_hand():
     layers, head = count_parameters(SMOLLM2)
     work = count_work(SMOLLM2, [Request([7, 8, 9], 2), Request([7, 8], 1)])
     assert work.flop == 2 * layers * (4 + 2) + 2 * head * 3 + 2 * 30 * 9 * 64 * (4**2 + 2**2)
-    assert work.weight_bytes == 2 * 4 * (layers + head)
+    assert work.num_bytes == 2 * 4 * (layers + head)
     shared = count_work(SMOLLM2, [Request([7, 8, 9], 2), Request([7, 8], 1)], num_shared=2)
     assert work.flop - shared.flop == 2 * layers * 2 + 2 * 30 * 9 * 64 * 2**2
+
+
+def test_attention_of_two_chunks_by_hand():
+    work = count_attention(SMOLLM2, [(2, 3), (9, 1)])
+    assert work.flop == 4 * 30 * 9 * 64 * ((3 + 4 + 5) + 10)
+    assert work.num_bytes == 2 * 4 * 30 * 3 * 64 * (5 + 10)
+
+
+def test_parts_have_floors_step_by_step():
+    layers, head = count_parameters(SMOLLM2)
+    reading = 4 * (layers + head) / 30e9  # one row or two: the weights must come from memory
+    floors = find_part_floors(SMOLLM2, [{"a": 2}, {"a": 1, "b": 1}], {"a": 2, "b": 5}, LIMITS)
+    assert floors["products"] == pytest.approx(2 * reading)
+    long = find_part_floors(SMOLLM2, [{"a": 1000}, {"a": 24}], {"a": 1024}, LIMITS)  # only the second step has a row
+    flop = 2 * layers * 1000 / 135e9, 2 * (layers * 24 + head) / 135e9
+    assert long["products"] == pytest.approx(flop[0] + max(flop[1], reading))
+    assert long["attention"] > floors["attention"] > 0
 
 
 def test_shared_tokens_are_counted_from_the_start_only():

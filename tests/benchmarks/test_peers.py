@@ -6,7 +6,14 @@ from benchmarks.peers import check_peer, is_slow, make_peer
 from benchmarks.workloads import Request, make_requests
 from tests.tiny import greedy_tokens, tiny_model
 
-PEERS = ("minipaged:1", "minipaged:2", "minipaged:3", "transformers:one", "transformers:static16")
+PEERS = (
+    "minipaged:1",
+    "minipaged:2",
+    "minipaged:3",
+    "transformers:one",
+    "transformers:static16",
+    "transformers:continuous",
+)
 REQUESTS = make_requests("W2", 256, 0, scale=1 / 32)[:18]  # two batches of 16, the second nearly empty
 
 
@@ -50,14 +57,20 @@ def test_only_ours_know_their_time_inside_the_model(folder):
 @pytest.mark.parametrize("name", PEERS)
 def test_settings_are_on_record(folder, name):
     settings = make_peer(name, folder).describe()
-    assert settings["config"]["max_model_len"] == 2048 if "config" in settings else settings["batch_size"] in (1, 16)
+    if name.startswith("minipaged"):
+        assert settings["config"]["max_model_len"] == 2048
+    else:
+        assert settings["dtype"] == "torch.float32"
+        assert settings["num_tokens"] == 32768 if name.endswith("continuous") else settings["batch_size"] in (1, 16)
 
 
-@pytest.mark.parametrize("name", ["minipaged", "minipaged:0", "minipaged:99", "transformers:static0", "other:1", ""])
+@pytest.mark.parametrize(
+    "name", ["minipaged", "minipaged:0", "minipaged:99", "transformers:static0", "llamacpp:f32", "vllm:int8", ""]
+)
 def test_an_unknown_engine_is_refused_by_its_name(name):
     with pytest.raises(ValueError, match=f"engine '{name}' is none of"):
         check_peer(name)
 
 
 def test_only_one_at_a_time_is_slow():
-    assert [is_slow(name) for name in PEERS] == [False, False, False, True, False]
+    assert [name for name in PEERS if is_slow(name)] == ["transformers:one"]
