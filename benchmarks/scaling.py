@@ -60,7 +60,7 @@ class StandIn:
 
     def __init__(self, runner: Any = None):
         self.runner, self.awake, self.forward_s, self.drafts = runner, False, 0.0, dict[str, Any]()
-        self.inside_s = 0.0  # forward and draw: none of the engine's own cost
+        self.inside_s = 0.0  # in forward and draw, by this thread's own clock: none of the engine's own cost
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -76,17 +76,16 @@ class StandIn:
         if not (self.runner and self.awake):
             to_device(batch, torch.device("cpu"))
             return None
-        before = self.runner.forward_s
+        start = time.thread_time()
         logits: Tensor = self.runner(batch, kv_cache)
-        self.forward_s += self.runner.forward_s - before
-        self.inside_s += self.runner.forward_s - before
+        self.inside_s += time.thread_time() - start
         return logits
 
     def sample(self, logits: Tensor | None, rows: list[Row]) -> list[int]:
         if logits is not None:
-            start = time.perf_counter()
+            start = time.thread_time()
             self.runner.sample(logits, rows)
-            self.inside_s += time.perf_counter() - start
+            self.inside_s += time.thread_time() - start
         return [TOKEN] * len(rows)
 
 
@@ -146,22 +145,22 @@ def measure_point(axis: str, x: int, runner: Any) -> Iterator[Record]:
 
 
 def measure(axis: str, x: int, runner: Any) -> Record:
-    """Milliseconds of single steps: as a whole, and without forward and draw."""
-    setting = {**FIXED, axis: x}
+    """Milliseconds of single steps: the whole by the clock on the wall; own cost by this thread's, which counts only
+    while it runs."""
     stand_in = StandIn(runner)
-    engine = make_engine(stand_in, **setting)
+    engine = make_engine(stand_in, **{**FIXED, axis: x})
     stand_in.awake = True
     num_steps = STEPS_WITH_MODEL if runner else STEPS
     wall_ms, own_ms = [], []
     for _ in range(WARM_STEPS + num_steps):
-        inside, start = stand_in.inside_s, time.perf_counter()
+        inside, start, own_start = stand_in.inside_s, time.perf_counter(), time.thread_time()
         engine.step()
-        wall = time.perf_counter() - start
-        wall_ms.append(1e3 * wall)
-        own_ms.append(1e3 * (wall - (stand_in.inside_s - inside)))
-    kept = {"step_ms": wall_ms[WARM_STEPS:], "own_ms": own_ms[WARM_STEPS:]}
-    medians = {name: round(median(values), 4) for name, values in kept.items()}
-    ranges = {f"{name}_range": [round(min(v), 4), round(max(v), 4)] for name, v in kept.items()}
+        own_ms.append(1e3 * (time.thread_time() - own_start - (stand_in.inside_s - inside)))
+        wall_ms.append(1e3 * (time.perf_counter() - start))
+    kept = {"step_ms": sorted(wall_ms[WARM_STEPS:]), "own_ms": sorted(own_ms[WARM_STEPS:])}
+    medians = {name: round(median(found), 4) for name, found in kept.items()}
+    tenth = num_steps // 10
+    ranges = {f"{name}_range": [round(f[tenth], 4), round(f[-1 - tenth], 4)] for name, f in kept.items()}
     return {"axis": axis, "x": x, "with_model": runner is not None, "steps": num_steps, **medians, **ranges}
 
 

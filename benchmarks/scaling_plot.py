@@ -2,8 +2,10 @@
 
     a panel for each axis, both scales logarithmic: milliseconds of a step, of its forward and of the engine's own cost
 
-Where a line is flat, nothing grows. Colours are those of viz.py, and each line has a marker and a name of its own."""
+Where a line is flat, nothing grows; thin lines span from the tenth to the ninetieth of a hundred steps. Colours are
+those of viz.py, and each line has a marker and a name of its own."""
 
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from rich.table import Table
 from minipaged.viz import COLORS, GROUND, INK
 
 Record = dict[str, Any]
+COLUMNS = 3
 LABELS = {
     "batch": "sequences in the step",
     "context": "tokens of context, each sequence",
@@ -49,9 +52,13 @@ def axes_of(document: Record) -> list[str]:
 
 def draw(document: Record, target: Path) -> None:
     axes = axes_of(document)
-    figure = Figure(figsize=(3.4 * len(axes), 3.6), layout="constrained", facecolor=GROUND)
-    for ax, axis in zip(figure.subplots(1, len(axes), squeeze=False)[0], axes, strict=True):
+    num_rows, num_columns = ceil(len(axes) / COLUMNS), min(COLUMNS, len(axes))
+    figure = Figure(figsize=(3.6 * num_columns, 0.6 + 2.9 * num_rows), layout="constrained", facecolor=GROUND)
+    panels = figure.subplots(num_rows, num_columns, squeeze=False, sharey=True).ravel()
+    for ax, axis in zip(panels, axes, strict=False):
         draw_panel(ax, document, axis)
+    for ax in panels[len(axes) :]:
+        ax.remove()
     machine = document["machine"]
     commit = (document["commit"] or "no commit")[:8]
     figure.suptitle(
