@@ -18,6 +18,7 @@ from .checks import check_boolean, check_integer, check_number, check_structure,
 from .text import check_text
 
 GREEDY_BELOW = 1e-5  # logits divided by a smaller temperature overflow, and would mean "the most likely token" anyway
+TINY, HUGE = 1e-30, 1e30  # what is beyond counts as these: float32 holds them, and could tell no difference
 MAX_BIAS = 100.0  # a larger one counts as this, as in vLLM: it bans or forces a token as it is
 MAX_CHOICES = 128  # what a request may ask for over HTTP: one call shall not fill the queue by itself
 
@@ -27,13 +28,15 @@ class SamplingParams:
     """Frozen, checked at construction.
 
     n               how many answers to generate: choices, each a sequence of its own. In [1, 128].
-    temperature     0 (or below 1e-5) is greedy; 1 samples the model's own distribution. In [0, inf).
+    temperature     0 (or below 1e-5) is greedy; 1 samples the model's own distribution. In [0, inf); beyond 1e30,
+                    where all tokens are equally likely, it counts as 1e30.
     top_p           keep the smallest set of tokens whose probabilities add up to top_p. In (0, 1]; 1 is off.
     top_k           keep the k most likely tokens. 0, -1, or at least the vocabulary's size: off.
     min_p           keep tokens at least min_p times as likely as the most likely one. In [0, 1]; 0 is off.
     presence_penalty    taken from the logit of every token that is in the output. In [-2, 2]; 0 is off.
     frequency_penalty   the same, times how often it is in the output. In [-2, 2]; 0 is off.
-    repetition_penalty  divides positive logits of tokens in prompt or output, multiplies negative ones. > 0; 1 is off.
+    repetition_penalty  divides positive logits of tokens in prompt or output, multiplies negative ones. > 0; 1 is off;
+                    beyond [1e-30, 1e30] it counts as 1e-30 or 1e30.
     logit_bias      {token id: number}, added to its logit; beyond [-100, 100] it counts as -100 or 100.
     allowed_token_ids   nothing else is said; not empty. None: everything is allowed.
     seed            the same seed draws the same tokens, alone or in company. None: the engine chooses one.
@@ -48,7 +51,9 @@ class SamplingParams:
     ignore_eos      an end-of-sequence token does not end the request (stop_token_ids still do).
     skip_special_tokens  leave special tokens out of the text.
     structured_outputs  what the answer must look like, from level 03 on: {"json": a schema, as a dict or text} or
-                    {"regex": text} or {"choice": [texts]} or {"grammar": EBNF whose rule is root}. Not with ignore_eos.
+                    {"regex": a pattern of Python's re, for all of the answer} or {"choice": [texts]} or {"grammar":
+                    xgrammar's EBNF, whose rule is root}. What cannot be kept is refused, as `languages/` says; some
+                    text must satisfy it. Not with ignore_eos.
     logprobs        report the log-probabilities of each token and of the so many likeliest, by the model's own
                     distribution: before penalties, temperature and all else. >= 0; -1: of all; None: of none.
     prompt_logprobs     the same for each prompt token but the first, which follows nothing.
@@ -102,12 +107,14 @@ class SamplingParams:
 
     def check_chances(self) -> None:
         check_number("temperature", self.temperature, 0)
+        object.__setattr__(self, "temperature", min(self.temperature, HUGE))
         check_number("top_p", self.top_p, 0, 1, above_low=True)
         check_integer("top_k", self.top_k, -1)
         check_number("min_p", self.min_p, 0, 1)
         check_number("presence_penalty", self.presence_penalty, -2, 2)
         check_number("frequency_penalty", self.frequency_penalty, -2, 2)
         check_number("repetition_penalty", self.repetition_penalty, 0, above_low=True)
+        object.__setattr__(self, "repetition_penalty", min(max(self.repetition_penalty, TINY), HUGE))
         check_integer("seed", self.seed, -(2**63), 2**63 - 1, optional=True)
 
     def check_limits(self) -> None:

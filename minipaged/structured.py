@@ -12,8 +12,9 @@
 
 EOS is allowed exactly where the grammar may end; other special tokens never, for they are no text. JSON is what
 json.dumps would write: one line, no properties that the schema does not name (a small model that may write blanks
-writes blanks). The grammars themselves are xgrammar's. Invariant: whatever a sequence has said, its grammar allows; how
-its matcher got there (guesses, giving way) leaves no trace. No tensors here: bits go into a `Row` as bytes. (From level
+writes blanks). All four become EBNF (`languages/`), which xgrammar compiles and follows; what EBNF cannot keep is
+refused. Invariant: whatever a sequence has said, its grammar allows, and it can still be completed; how its matcher got
+there (guesses, giving way) leaves no trace. No tensors here: bits go into a `Row` as bytes. (From level
 03.)"""
 
 import json
@@ -25,6 +26,9 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from tokenizers import Tokenizer
+
+from .languages import regex, schema
+from .languages.ebnf import any_of, find_endless, literal, names_nul
 
 if TYPE_CHECKING:
     import xgrammar
@@ -156,21 +160,30 @@ class Grammars:
 
 
 def read(structure: dict[str, Any]) -> "xgrammar.Grammar":
-    """Raises ValueError with xgrammar's reason."""
+    """Raises ValueError with the reason: xgrammar's, or why it could not be kept."""
     from xgrammar import Grammar as Rules
 
     [(kind, source)] = structure.items()
     try:
-        if kind == "json":
-            return Rules.from_json_schema(source, any_whitespace=False)
-        if kind == "regex":
-            return Rules.from_regex(source)
-        return Rules.from_ebnf(one_of(source) if kind == "choice" else source)
-    except (RuntimeError, ValueError, TypeError) as error:  # the latter two, of what is no JSON
-        reason = str(error).strip().rpartition(".cc:")[2].partition(": ")[2]
-        raise ValueError(f"structured_outputs: this {kind} is not understood: {reason or error}") from error
+        text, places = write(kind, source)
+        rules = Rules.from_ebnf(text)
+    except (RuntimeError, ValueError, TypeError) as error:  # the last, of what is no JSON
+        reason = str(error).strip().rpartition(".cc:")[2].partition(": ")[2] if ".cc:" in str(error) else error
+        raise ValueError(f"structured_outputs: this {kind} is not understood: {reason}") from error
+    if endless := find_endless(str(rules)):
+        what = ", ".join([places[name] for name in endless if name in places] or endless)
+        raise ValueError(f"structured_outputs: this {kind} is not understood: no text ever completes {what}")
+    return rules
 
 
-def one_of(choices: SequenceOf[str]) -> str:
-    """EBNF: any of these strings."""
-    return "root ::= " + " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
+def write(kind: str, source: Any) -> tuple[str, dict[str, str]]:
+    """Its EBNF, and where its rules come from, if that is known. Raises ValueError for what EBNF cannot say."""
+    if kind == "json":
+        return schema.to_ebnf(source)
+    if kind == "regex":
+        return f"root ::= {regex.to_ebnf(source)}", {}
+    if kind == "choice":
+        return f"root ::= {any_of(map(literal, source))}", {}
+    if names_nul(source):
+        raise ValueError("it names a NUL, which cannot be said")
+    return source, {}

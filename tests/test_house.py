@@ -32,6 +32,7 @@ UPSTAIRS = (
     "detokenizer",
     "stop_strings",
     "structured",
+    "languages.schema",
     "vocabulary",
     "parallel.portion",
     "parallel.balance",

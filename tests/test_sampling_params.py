@@ -174,3 +174,23 @@ def test_params_keep_no_list_or_mapping_of_the_callers():
 def test_one_stop_string_is_a_list_of_one_and_none_is_none():
     assert SamplingParams(stop="a") == SamplingParams(stop=["a"]) == SamplingParams(stop=("a",))
     assert SamplingParams(stop=None) == SamplingParams(stop=[]) == SamplingParams()
+
+
+@pytest.mark.parametrize(
+    ("asked", "counts"),
+    [
+        ({"temperature": 1e300}, 1e30),
+        ({"temperature": 10**300}, 1e30),
+        ({"temperature": 1e30}, 1e30),
+        ({"temperature": 5e-324}, 5e-324),
+        ({"temperature": -0.0}, 0.0),
+        ({"repetition_penalty": 1e300}, 1e30),
+        ({"repetition_penalty": 1e-300}, 1e-30),
+        ({"repetition_penalty": 5e-324}, 1e-30),
+        ({"repetition_penalty": 1e-30}, 1e-30),
+    ],
+)
+def test_what_float32_cannot_hold_counts_as_the_most_it_can_tell(asked, counts):
+    [(name, _)] = asked.items()
+    assert getattr(SamplingParams(**asked), name) == counts
+    assert SamplingParams(**asked).greedy is (counts < 1e-5 and name == "temperature")

@@ -1,5 +1,6 @@
 """The sampling kernel draws what plain tensors draw: row by row, and for whole engines, alone and in company."""
 
+from collections import Counter
 from random import Random
 
 import pytest
@@ -52,6 +53,51 @@ def test_a_row_gets_the_same_token_whatever_it_wishes(seed):
     assert tokens == sampling.sample(logits, rows)
     assert tokens[3] == NO_TOKEN
     assert torch.equal(logits.nan_to_num(7), before.nan_to_num(7)), "the model's own logits stay as they are"
+
+
+EXTREMES = [
+    {"temperature": 1e300},
+    {"temperature": 1e-5},
+    {"temperature": 1e-310},
+    {"repetition_penalty": 1e-300},
+    {"repetition_penalty": 1e300},
+    {"repetition_penalty": 1e-300, "temperature": 1e-5},
+    {"repetition_penalty": 1e300, "temperature": 1e300},
+    {"frequency_penalty": 5e-324, "presence_penalty": -5e-324},
+    {"logit_bias": {3: 1e308, 4: -1e308, 5: 5e-324}},
+    {"min_p": 5e-324},
+    {"min_p": 1e-40},
+    {"min_p": 1.0},
+    {"top_p": 5e-324},
+    {"top_p": 1e-40, "temperature": 1e300},
+    {"top_p": 1 - 1e-16, "top_k": 10**30},
+]
+
+
+@pytest.mark.parametrize("extreme", EXTREMES, ids=str)
+def test_no_number_is_too_large_or_too_small(extreme):
+    """Beside masks, whose -inf times 0 or by infinity is no number."""
+    generator, rows = torch.Generator().manual_seed(1), []
+    for i, more in enumerate([{}, {"min_tokens": 9}, {"allowed_token_ids": [1, 2, 3, 7, 11]}, {}]):
+        seq = Sequence("x", [1, 2, 3], SamplingParams(**more, **extreme), 99, frozenset({0, 5}), seed=i)
+        seq.tokens += [3, 7, 11]
+        rows.append(row_after(seq)._replace(permitted=b"\xee\x0e\0\0\0\0\0\0" if i == 3 else None))
+    logits = 9 * torch.randn(len(rows), VOCAB_SIZE, generator=generator).to(DEVICE)
+    logits[:, 3], logits[:, 7], logits[:, 11] = 30.0, -30.0, 0.0
+    tokens = sampling.sample(logits, rows)
+    assert tokens == triton_sampling.sample(logits, rows)
+    assert NO_TOKEN not in tokens
+    assert not {0, 5} & {tokens[1]}
+    assert tokens[2] in (1, 2, 3, 7, 11)
+    assert tokens[3] in (1, 2, 3, 5, 6, 7, 9, 10, 11)
+
+
+def test_at_the_highest_temperature_every_token_is_as_likely():
+    rows = [Row(SamplingParams(temperature=1e300, min_tokens=1), seed, 4) for seed in range(400)]
+    logits = torch.linspace(-900, 900, 8).repeat(len(rows), 1)
+    counts = Counter(sampling.sample(logits, rows))
+    assert set(counts) == set(range(8))
+    assert max(counts.values()) < 80
 
 
 def test_rows_that_wish_nothing_pack_nothing():
