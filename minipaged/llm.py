@@ -66,6 +66,7 @@ class LLM:
     ) -> list[RequestOutput]:
         """Answer one conversation or a list of them, through the model's chat template.
 
+        A message is {"role": text, "content": text, or a list of parts {"type": "text", "text": text}}.
         Without sampling_params an answer may be as long as max_model_len allows."""
         params = SamplingParams(max_tokens=None) if sampling_params is None else sampling_params
         several = isinstance(messages, list) and bool(messages) and isinstance(messages[0], list)

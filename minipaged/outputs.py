@@ -129,13 +129,9 @@ def complete(seq: Sequence, decode: Detokenizer) -> CompletionOutput:
 def reader(seq: Sequence, decode: Detokenizer) -> Read:
     """Reads what seq has said up to here, whatever it says later."""
     if seq.stops:
-        return partial(choose, seq.stops.shown, seq.stops.whole)
+        return seq.stops.reader
     end = len(seq.tokens) - (seq.finish_reason == "stop")  # an EOS or stop token is not part of the answer
     return partial(read, decode, seq.tokens, slice(seq.num_prompt_tokens, end), seq.params.skip_special_tokens)
-
-
-def choose(shown: str, whole: str, is_over: bool) -> str:
-    return whole if is_over else shown
 
 
 def read(decode: Detokenizer, tokens: list[int], part: slice, skip_special_tokens: bool, is_over: bool) -> str:

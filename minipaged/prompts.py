@@ -21,9 +21,9 @@ from typing import Any, NoReturn
 from .checks import check_integer, check_number, check_token_ids
 from .driver import Request
 from .sampling_params import SamplingParams
-from .text import check_messages, check_text, encode, encode_chat
+from .text import check_text, encode, encode_chat, read_messages
 
-CHECKS = {"prompt": check_text, "prompt_token_ids": check_token_ids, "messages": check_messages}
+CHECKS = {"prompt": check_text, "prompt_token_ids": check_token_ids, "messages": read_messages}
 OPTIONS = ("priority", "cache_salt", "arrival_s")
 SAMPLING = tuple(f.name for f in fields(SamplingParams))
 

@@ -119,6 +119,8 @@ class Sequence:
             self.finish_reason, self.stop_reason = "stop", found
         elif len(self.tokens) >= self.max_len:
             self.finish_reason = "length"
+        if self.finished and self.stops and (found := self.stops.completed_by_the_end()):
+            self.finish_reason, self.stop_reason = "stop", found
 
     def fail(self, error: str) -> None:
         """End with finish_reason "error"; the others do not notice."""

@@ -7,10 +7,12 @@
 
 Of several that a token completes, the one that begins first counts; of two that begin together, the shorter. A stop
 string is looked for from the min_tokens-th token on: one that is complete before then is text like any other.
-Invariant: what is shown is never taken back, and holds back no more than the longest end that begins a stop string.
-(From level 01.)"""
+Half a character is no text before it is whole, or the end has come. Invariant: what is shown is never taken back, and
+holds back no more than the longest end that begins a stop string; no text that is over has one. (From level 01.)"""
 
 from collections.abc import Callable
+from copy import copy
+from functools import partial
 
 from .detokenizer import TextStream
 from .sampling_params import SamplingParams
@@ -32,6 +34,16 @@ class StopStrings:
     def completed_by(self, token_id: int) -> str | None:
         """Take a token, and return the stop string that it completes."""
         self.stream.append([token_id])
+        return self.look()
+
+    def completed_by_the_end(self) -> str | None:
+        """No more tokens come: what was half a character is text, as broken as it is, and may complete one too."""
+        if self.end is not None:
+            return None
+        self.stream.flush()
+        return self.look()
+
+    def look(self) -> str | None:
         found = self.search() if len(self.stream.token_ids) >= self.params.min_tokens else None
         self.num_searched = len(self.stream.text)
         return found
@@ -61,9 +73,24 @@ class StopStrings:
         return text[: len(text) - max((count_begun(text, stop) for stop in self.params.stop), default=0)]
 
     @property
-    def whole(self) -> str:
-        """The text if no more tokens come: nothing could become a stop string any longer."""
-        return self.shown if self.end is not None else self.stream.text + self.stream.rest
+    def reader(self) -> Callable[[bool], str]:
+        """Reads the text as it is here, whatever comes later; told whether it is over."""
+        return partial(self.copy().read, len(self.stream.token_ids))
+
+    def copy(self) -> "StopStrings":
+        """It shares nothing with this one but the tokens, which grow."""
+        other = copy(self)
+        other.stream = copy(self.stream)
+        return other
+
+    def read(self, num_tokens: int, is_over: bool) -> str:
+        """The text of so many tokens. Once it is over, nothing could become a stop string."""
+        if not is_over:
+            return self.shown
+        over = self.copy()
+        over.stream.token_ids = self.stream.token_ids[:num_tokens]
+        over.completed_by_the_end()
+        return over.stream.text[: over.end]
 
 
 def count_begun(text: str, stop: str) -> int:

@@ -2,6 +2,7 @@
 
     "The capital of"                         encode        [504, 3575, 282]
     [{"role": "user", "content": "Hi"}]      encode_chat   the template's text, as token ids
+    "content": [{"type": "text", "text": "Hi"}, ...]       the same, the parts joined by line ends, as OpenAI has them
 
 Invariant: what the model reads is what transformers would feed it; a template that already writes the beginning-of-
 sequence token gets no second one. (From level 01.)"""
@@ -23,11 +24,11 @@ def encode_chat(tokenizer: Any, messages: list[dict[str, Any]]) -> list[int]:
     """Token ids of a conversation and the header of the answer to come.
 
     Raises ValueError without a tokenizer or chat template, and for messages that the template cannot read."""
-    check_messages("messages", messages)
+    read = read_messages("messages", messages)
     if not getattr(tokenizer, "chat_template", None):
         raise ValueError("this model has no chat template: give prompt or prompt_token_ids")
     try:
-        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        text = tokenizer.apply_chat_template(read, tokenize=False, add_generation_prompt=True)
     except Exception as error:  # a template is a program of the model's: whatever it raises is about these messages
         raise ValueError(f"the chat template refuses these messages: {error}") from error
     return tokenize(tokenizer, text, add_special_tokens=False)
@@ -47,14 +48,38 @@ def check_text(name: str, text: object) -> None:
         raise ValueError(f"{name} is not Unicode text: lone surrogate at character {error.start}") from None
 
 
-def check_messages(name: str, messages: object) -> None:
-    """A list of at least one {"role": text, "content": text}."""
+def read_messages(name: str, messages: object) -> list[dict[str, Any]]:
+    """As a chat template reads them: at least one {"role": text, "content": text}; a list of text parts is one text.
+
+    Raises TypeError or ValueError, naming the message, for whatever is no text."""
     if not isinstance(messages, list):
         raise TypeError(f"{name} must be a list of messages, not {messages!r}")
     if not messages:
         raise ValueError(f"{name} must have at least one message")
-    for i, message in enumerate(messages):
-        if not isinstance(message, dict) or not {"role", "content"} <= set(message):
-            raise ValueError(f'{name}[{i}] must be an object with "role" and "content"')
-        check_text(f"{name}[{i}].role", message["role"])
-        check_text(f"{name}[{i}].content", message["content"])
+    return [read_message(f"{name}[{i}]", message) for i, message in enumerate(messages)]
+
+
+def read_message(name: str, message: Any) -> dict[str, Any]:
+    """OpenAI's newer word for "system" is "developer"; templates know the older one."""
+    if not isinstance(message, dict):
+        raise ValueError(f'{name} must be an object with "role" and "content"')
+    if message.get("role") in ("tool", "function") or message.get("tool_calls") or message.get("function_call"):
+        raise ValueError(f"{name} is about tool calls, which are not supported")
+    if not {"role", "content"} <= set(message):
+        raise ValueError(f'{name} must be an object with "role" and "content"')
+    role, content = message["role"], message["content"]
+    if isinstance(content, list):
+        content = "\n".join(read_part(f"{name}.content[{i}]", part) for i, part in enumerate(content))
+    check_text(f"{name}.role", role)
+    check_text(f"{name}.content", content)
+    return {**message, "role": "system" if role == "developer" else role, "content": content}
+
+
+def read_part(name: str, part: Any) -> str:
+    match part:
+        case {"type": "text", "text": str(text)}:
+            return text
+        case {"type": str(kind)} if kind != "text":
+            raise ValueError(f"{name} is {kind!r:.40}: this model reads text only")
+        case _:
+            raise ValueError(f'{name} must be like {{"type": "text", "text": "..."}}')

@@ -14,6 +14,7 @@ from minipaged.sampling_params import SamplingParams
 from minipaged.stop_strings import StopStrings
 
 PIECES = ("a", "b", "ab", "ba", "bc", "abcab", "ccc", "c", "", " b")
+BYTES = (b"a", b"\xc3", b"\xa9", b"\xf0", b"\x9f")
 STOPS = ("a", "ab", "abc", "bca", "aab", "cab", "c b", "ccab", "bb")
 
 
@@ -71,14 +72,38 @@ def watch(tokenizer: Tokenizer, token_ids: list[int], params: SamplingParams) ->
         assert stops.shown.startswith(last), "what was shown stays"
         last = stops.shown
         if found:
-            assert stops.shown == stops.whole == end[2], (pieces, params, end)
+            assert stops.shown == stops.reader(True) == end[2], (pieces, params, end)
             return
         text = "".join(pieces[:n])
-        assert (stops.shown, stops.whole) == (shown(text, params), text), (pieces, params, n)
+        read = stops.reader
+        assert (stops.shown, read(False), read(True)) == (shown(text, params), stops.shown, text), (pieces, params, n)
+
+
+def bytes_tokenizer() -> Tokenizer:
+    """Token i is BYTES[i]."""
+    spelled = dict(zip(BYTES, "aÃ©ðŁ", strict=True))  # as ByteLevel writes them
+    tokenizer = Tokenizer(models.WordLevel({spelled[byte]: i for i, byte in enumerate(BYTES)}, unk_token="a"))
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def end(tokenizer: Tokenizer, token_ids: list[int], stop: str) -> None:
+    """Whatever is broken when no more tokens come: the text that is over is all before the stop string."""
+    stops = StopStrings(SamplingParams(stop=stop), Detokenizer(tokenizer).stream)
+    found = next((one for token_id in token_ids if (one := stops.completed_by(token_id))), None)
+    cut, text = stops.reader(True), tokenizer.decode(token_ids)
+    assert cut == text.partition(stop)[0], (token_ids, stop)
+    if not found:
+        assert stops.completed_by_the_end() == (stop if stop in text else None), (token_ids, stop)
+        assert stops.reader(True) == cut, (token_ids, stop)
 
 
 def judge() -> None:
-    tokenizer, rng = pieces_tokenizer(), Random(0)
+    tokenizer, rng = bytes_tokenizer(), Random(0)
+    for _ in range(1000):
+        token_ids = rng.choices(range(len(BYTES)), k=rng.randint(1, 5))
+        end(tokenizer, token_ids, rng.choice(["\N{REPLACEMENT CHARACTER}", "a\N{REPLACEMENT CHARACTER}", "é", "a"]))
+    tokenizer = pieces_tokenizer()
     for _ in range(3000):
         token_ids = [rng.randrange(len(PIECES)) for _ in range(rng.randint(0, 8))]
         stop = rng.sample(STOPS, rng.randint(1, 3))

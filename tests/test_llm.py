@@ -102,6 +102,8 @@ def test_conversations_one_or_many(llm: LLM) -> None:
     [one] = llm.chat(hi, GREEDY)
     two = llm.chat([hi, hi], GREEDY)
     assert [output.outputs[0].token_ids for output in two] == [one.outputs[0].token_ids] * 2
+    [parts] = llm.chat([{"role": "user", "content": [{"type": "text", "text": "w7"}]}], GREEDY)
+    assert parts.prompt_token_ids == one.prompt_token_ids
 
 
 @pytest.mark.parametrize("level", LEVELS)

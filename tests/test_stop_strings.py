@@ -1,5 +1,6 @@
 """A stop string is found wherever tokens end, cuts the text at its first occurrence, and is never shown by halves."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -10,7 +11,9 @@ from levels import NAMES, load
 from minipaged.config import EngineConfig
 from minipaged.desk import FrontDesk
 from minipaged.detokenizer import Detokenizer
+from minipaged.outputs import report
 from minipaged.sampling_params import SamplingParams
+from minipaged.sequence import Sequence
 from minipaged.stop_strings import StopStrings, count_begun
 from minipaged.vocabulary import Vocabulary
 
@@ -31,6 +34,9 @@ class Spelled:
     def append(self, pieces):
         self.token_ids += pieces
         self.text += "".join(pieces)
+
+    def flush(self):
+        return ""
 
 
 def watch(pieces, **fields):
@@ -88,7 +94,7 @@ def test_half_a_character_is_part_of_no_stop_string_yet():
     stops = StopStrings(SamplingParams(stop="🔥"), Detokenizer(tokenizer).stream)
     token_ids = [tokenizer.token_to_id(name) for name in ("▁x", "<0xF0>", "<0x9F>", "<0x94>", "<0xA5>")]
     assert [stops.completed_by(token_id) for token_id in token_ids] == [None] * 4 + ["🔥"]
-    assert stops.whole == "x"
+    assert stops.reader(True) == "x"
 
 
 def test_what_is_still_open_at_the_end_belongs_to_the_text():
@@ -96,7 +102,74 @@ def test_what_is_still_open_at_the_end_belongs_to_the_text():
     stops = StopStrings(SamplingParams(stop="xx"), Detokenizer(tokenizer).stream)
     for name in ("▁Hello", "▁x", "<0xF0>"):
         assert stops.completed_by(tokenizer.token_to_id(name)) is None
-    assert (stops.shown, stops.whole) == ("Hello ", "Hello x\N{REPLACEMENT CHARACTER}")
+    assert (stops.shown, stops.reader(True)) == ("Hello ", "Hello x\N{REPLACEMENT CHARACTER}")
+
+
+@pytest.mark.parametrize(
+    ("last", "stop", "text", "reason"),
+    [
+        ("▁x", "\N{REPLACEMENT CHARACTER}", "Hello x", ("length", None)),
+        ("<0xF0>", "\N{REPLACEMENT CHARACTER}", "Hello", ("stop", "\N{REPLACEMENT CHARACTER}")),
+        ("<0xF0>", "o\N{REPLACEMENT CHARACTER}", "Hell", ("stop", "o\N{REPLACEMENT CHARACTER}")),
+        ("<0xF0>", "xx", "Hello\N{REPLACEMENT CHARACTER}", ("length", None)),
+    ],
+)
+def test_what_is_broken_at_the_end_may_be_a_stop_string(last, stop, text, reason):
+    decode = Detokenizer(byte_fallback_tokenizer())
+    params = SamplingParams(stop=stop, max_tokens=2)
+    seq = Sequence("x", [5], params, 3, frozenset(), stops=StopStrings(params, decode.stream))
+    for name in ("▁Hello", last):
+        seq.append(decode.tokenizer.token_to_id(name))
+    (said,) = report([seq], decode).outputs
+    assert (said.text, (said.finish_reason, said.stop_reason)) == (text, reason)
+
+
+def test_it_ends_the_text_before_eos_does_and_after_min_tokens():
+    decode = Detokenizer(byte_fallback_tokenizer())
+    half, eos = decode.tokenizer.token_to_id("<0xF0>"), 2
+    for least, reason in ((0, "\N{REPLACEMENT CHARACTER}"), (2, None)):
+        params = SamplingParams(stop="\N{REPLACEMENT CHARACTER}", min_tokens=least)
+        seq = Sequence("x", [5], params, 30, frozenset({eos}), stops=StopStrings(params, decode.stream))
+        seq.append(half)
+        seq.append(eos)
+        (said,) = report([seq], decode).outputs
+        assert (said.finish_reason, said.stop_reason) == ("stop", reason)
+        assert said.text == ("" if reason else "\N{REPLACEMENT CHARACTER}")
+
+
+def test_an_output_stays_what_it_was_also_if_it_is_declared_to_be_over():
+    decode = Detokenizer(byte_fallback_tokenizer())
+    params = SamplingParams(stop="🔥", max_tokens=9)
+    seq = Sequence("x", [5], params, 10, frozenset(), stops=StopStrings(params, decode.stream))
+    outputs = []
+    for name in ("▁Hello", "<0xF0>", "<0x9F>", "<0x94>", "<0xA5>"):
+        seq.append(decode.tokenizer.token_to_id(name))
+        outputs.append(report([seq], decode).outputs[0])
+    broken = "\N{REPLACEMENT CHARACTER}"
+    assert [replace(said, finish_reason="abort").text for said in outputs] == [
+        *("Hello" + n * broken for n in range(4)),
+        "Hello",
+    ]
+    assert [said.text for said in outputs] == ["Hello"] * 5
+
+
+def test_reports_of_a_long_broken_text_cost_no_more_each():
+    """Broken bytes without end are decoded once, when it is over, and not for every report."""
+    decoded = []
+
+    class Counting(Detokenizer):
+        def stream(self, skip_special_tokens=True):
+            stream = super().stream(skip_special_tokens)
+            decode, stream.decode = stream.decode, lambda token_ids: decoded.append(len(token_ids)) or decode(token_ids)
+            return stream
+
+    decode, params = Counting(byte_fallback_tokenizer()), SamplingParams(stop="xx", max_tokens=200)
+    seq = Sequence("x", [5], params, 201, frozenset(), stops=StopStrings(params, decode.stream))
+    for _ in range(200):
+        seq.append(decode.tokenizer.token_to_id("<0xF0>"))
+        last = report([seq], decode).outputs[0]
+    assert last.text == 200 * "\N{REPLACEMENT CHARACTER}"
+    assert len(decoded) <= 2
 
 
 def test_a_stop_string_without_a_tokenizer_is_refused():

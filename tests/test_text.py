@@ -11,6 +11,7 @@ from minipaged.text import encode, encode_chat
 from .tiny_tokenizer import CHAT, tiny_tokenizer
 
 HI = [{"role": "user", "content": "w7"}]
+PARTS = [{"type": "text", "text": "w7"}, {"type": "text", "text": "w9"}]
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +26,17 @@ def test_text_is_encoded_as_transformers_does(tokenizer: Any) -> None:
 def test_a_conversation_is_encoded_by_the_template_with_the_header_of_the_answer(tokenizer: Any) -> None:
     expected = tokenizer.apply_chat_template(HI, tokenize=True, add_generation_prompt=True)["input_ids"]
     assert encode_chat(tokenizer, HI) == [1, 3, 7, 2, 1, 4] == expected
+
+
+def test_parts_of_a_message_are_one_text(tokenizer: Any) -> None:
+    whole = encode_chat(tokenizer, [{"role": "user", "content": "w7\nw9"}])
+    assert encode_chat(tokenizer, [{"role": "user", "content": PARTS}]) == whole
+    assert encode_chat(tokenizer, [{"role": "user", "content": PARTS[:1]}]) == encode_chat(tokenizer, HI)
+
+
+def test_a_developer_is_the_system(tokenizer: Any) -> None:
+    asked = [[{"role": role, "content": "w7"}, *HI] for role in ("developer", "system")]
+    assert encode_chat(tokenizer, asked[0]) == encode_chat(tokenizer, asked[1])
 
 
 def test_a_template_that_writes_the_first_token_gets_no_second_one(tmp_path: Path) -> None:
@@ -85,7 +97,13 @@ def test_messages_that_are_no_list_are_a_type_error(tokenizer: Any, messages: An
         ([{"content": "hi"}], r"messages\[0\] must be an object"),
         ([{"role": 1, "content": "hi"}], r"messages\[0\].role must be text"),
         ([{"role": "user", "content": None}], r"messages\[0\].content must be text"),
-        ([{"role": "user", "content": ["hi"]}], r"messages\[0\].content must be text"),
+        ([{"role": "user", "content": ["hi"]}], r"messages\[0\].content\[0\] must be like"),
+        ([{"role": "user", "content": [{"type": "text"}]}], r"messages\[0\].content\[0\] must be like"),
+        ([{"role": "user", "content": [{"type": "text", "text": 5}]}], r"messages\[0\].content\[0\] must be like"),
+        ([{"role": "user", "content": [*PARTS, {"type": "image_url"}]}], r"content\[2\] is 'image_url': this model"),
+        ([{"role": "user", "content": [{"type": "input_audio"}]}], "'input_audio': this model reads text only"),
+        ([{"role": "tool", "content": "3"}], r"messages\[0\] is about tool calls"),
+        ([{"role": "assistant", "content": None, "tool_calls": [{}]}], r"messages\[0\] is about tool calls"),
     ],
 )
 def test_malformed_messages_are_refused_by_number(tokenizer: Any, messages: Any, complaint: str) -> None:

@@ -3,8 +3,7 @@
     whole    {"index": 0, "message": {"role": "assistant", "content": "Paris."}, "finish_reason": "stop", ...}
     chunks   delta {"role": "assistant", "content": ""}, {"content": "Par"}, {"content": "is."}, then {} with the reason
 
-And conversations as the model reads them: the parts of a message become one text; what is no text is refused. (From
-level 08.)"""
+(From level 08.)"""
 
 import time
 from collections.abc import Iterator
@@ -55,28 +54,3 @@ class ChatShape:
         scored = None if news.logprobs is None else chat_scores(news.token_ids, news.logprobs, self.num_top or 0)
         end = {"finish_reason": news.finish_reason, "stop_reason": news.stop_reason}
         return {"index": news.index, **content, "logprobs": scored, **end}
-
-
-def read_messages(messages: list[Body]) -> list[Body]:
-    """As the chat template reads them. Raises ValueError, naming the message, for what is no text."""
-    return [read_message(f"messages[{i}]", message) for i, message in enumerate(messages)]
-
-
-def read_message(name: str, message: Body) -> Body:
-    role, content = message.get("role"), message.get("content")
-    if role in ("tool", "function") or message.get("tool_calls") or message.get("function_call"):
-        raise ValueError(f"{name} is about tool calls, which are not supported")
-    if isinstance(content, list):
-        content = "\n".join(read_part(f"{name}.content[{i}]", part) for i, part in enumerate(content))
-    known = {"role": "system" if role == "developer" else role, "content": content}
-    return {**message, **{key: value for key, value in known.items() if key in message}}
-
-
-def read_part(name: str, part: Any) -> str:
-    match part:
-        case {"type": "text", "text": str(text)}:
-            return text
-        case {"type": str(kind)} if kind != "text":
-            raise ValueError(f"{name} is {kind!r:.40}: this model reads text only")
-        case _:
-            raise ValueError(f'{name} must be like {{"type": "text", "text": "..."}}')

@@ -9,7 +9,7 @@ from ..desk import FrontDesk
 from ..sampling_params import SamplingParams
 from ..text import encode, encode_chat
 from .answers import Asked
-from .chat_completions import ChatShape, read_messages
+from .chat_completions import ChatShape
 from .completions import CompletionShape
 from .protocol import ChatRequest, CompletionRequest, DetokenizeRequest, GenerationRequest, TokenizeRequest
 from .structure import check_size
@@ -27,7 +27,7 @@ def read_completion(
 
 def read_chat(body: ChatRequest, desk: FrontDesk, request_id: str, name: str) -> tuple[Asked, ChatShape]:
     params = read_params(body)
-    prompt = encode_chat(desk.vocabulary.tokenizer, read_messages(body.messages))
+    prompt = encode_chat(desk.vocabulary.tokenizer, body.messages)
     return admit(desk, body, [prompt], params), ChatShape(request_id, name, body)
 
 
@@ -59,7 +59,7 @@ def tokenize_request(body: TokenizeRequest, desk: FrontDesk) -> dict[str, Any]:
         raise ValueError("prompt or messages is needed, and not both")
     tokenizer = desk.vocabulary.tokenizer
     if body.messages is not None:
-        token_ids = encode_chat(tokenizer, read_messages(body.messages))
+        token_ids = encode_chat(tokenizer, body.messages)
     else:
         token_ids = encode(tokenizer, body.prompt or "", add_special_tokens=body.add_special_tokens)
     texts = tokenizer.convert_ids_to_tokens(token_ids) if body.return_token_strs else None
