@@ -34,7 +34,7 @@ class Borrowed(Executor):
     def __init__(self, lender, **fields):
         self.lender, self.config = lender, EngineConfig(**{**vars(lender.config), **fields})
         self.vocabulary, self.max_concurrent_batches = lender.vocabulary, lender.max_concurrent_batches
-        self.target = Elsewhere(lender.vocabulary, lender.target.model_config)
+        self.target = Elsewhere(lender.target.reading, lender.target.model_config)
 
     @property
     def forward_s(self):
