@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check format lint types levels bench kernels notebooks clean
+.PHONY: demo test check format lint types levels bench kernels notebooks site clean
 
 demo: $(READY)  ## level 03's lesson on the default model
 	@echo "== level 03, continuous batching (the first run converts the default model, once)"
@@ -43,6 +43,12 @@ kernels: $(READY)  ## what the compilers of four GPUs make of the kernels: regis
 notebooks: $(READY)  ## run every walkthrough from top to bottom; what it says must be what it said
 	@echo "== notebooks"
 	$(BIN)/python walkthroughs/run.py
+
+site: $(READY)  ## READMEs, docs and walkthroughs as pages to read; build/site/index.html
+	@echo "== site"
+	$(BIN)/python -c "import material" 2>/dev/null || $(BIN)/python -m pip install --quiet -c constraints.txt -e '.[site]'
+	$(BIN)/python docs/site.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet -f build/mkdocs.yml
 
 $(READY): pyproject.toml constraints.txt
 	@echo "== set-up: a virtual environment in $(VENV), about 2.6 GB"
