@@ -202,7 +202,7 @@ def spent(seconds: Mapping[str, float], floors: Mapping[str, float], title: str)
     figure, axes = new_figure(7.5, 1.0 + 0.36 * len(seconds), title)
     whole = sum(seconds.values())
     for y, (name, value) in enumerate(seconds.items()):
-        axes.barh(y, value, height=0.62, color=COLORS[0])
+        axes.barh(y, value, height=0.62, color=COLORS[5])
         floor = floors.get(name)
         told = "" if not floor else f", {value / floor:.1f} × its floor"
         if floor:
@@ -210,7 +210,7 @@ def spent(seconds: Mapping[str, float], floors: Mapping[str, float], title: str)
         axes.text(value, y, f"  {value:.2f} s, {value / whole:.1%}{told}", va="center", fontsize=8, color=INK)
     axes.set_yticks(range(len(seconds)), list(seconds))
     axes.set(xlabel="seconds", ylim=(len(seconds) - 0.4, -0.6))
-    axes.margins(x=0.3)
+    axes.margins(x=0.42)
     hatched = Patch(facecolor="none", edgecolor=INK, hatch="////", label="floor: operations or bytes that must be")
     axes.legend(handles=[hatched], loc="lower right", fontsize=8, frameon=False)
     return figure

@@ -137,3 +137,11 @@ def test_what_is_quoted_is_the_source_as_it_is():
     text = viz.quote(Scheduler.schedule)._repr_markdown_()
     assert text.startswith("`minipaged/scheduler.py`\n\n```python\n    def schedule(self)")
     assert text.endswith("        return plan\n```")
+
+
+def test_what_was_spent_is_told_beside_each_bar_with_its_floor():
+    figure = viz.spent({"products": 3.0, "attention": 1.0}, {"products": 1.5}, "W2")
+    assert [text.strip() for text in texts(figure)] == ["3.00 s, 75.0%, 2.0 × its floor", "1.00 s, 25.0%"]
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["products", "attention"]
+    assert sorted(patch.get_width() for patch in figure.axes[0].patches) == [1.0, 1.5, 3.0]
+    assert figure.axes[0].get_xlabel() == "seconds"
