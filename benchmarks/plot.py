@@ -5,17 +5,20 @@
 
     DIR/NAME.png      NAME.json: a panel for each figure, a bar for each engine; the line on it spans all repetitions
     DIR/readme.png    W2 of the newest document that has it, with how many times faster than the slowest
+    DIR/scaling.png, DIR/profile-w1.png ...    of what benchmarks.scaling and benchmarks.profile wrote
 
 A dashed line is the floor, when it is not so far off that the bars would vanish. Nothing here measures anything."""
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from benchmarks import profile_plot, scaling_plot
 from benchmarks.document import Record, middle, select, values
 from benchmarks.report import format_value
 from minipaged.cli import DONE, Parser, guarded
@@ -34,28 +37,41 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def draw(files: list[Path], out: Path) -> int:
-    files = files or sorted((HERE / "results").glob("*.json"))
-    if not files:
-        raise ValueError(f"no documents in {HERE / 'results'}: python -m benchmarks.run writes one")
-    documents = {path: read_document(path) for path in files}
+    documents = {path: read_document(path) for path in files} or find_documents(HERE / "results")
     out.mkdir(parents=True, exist_ok=True)
     for path, document in documents.items():
-        draw_document(document, out / f"{path.stem}.png")
-    if with_w2 := [document for document in documents.values() if "W2" in document["workloads"]]:
+        DRAWN_BY[kind_of(document)](document, out, path.stem)
+    runs = [document for document in documents.values() if kind_of(document) == "run"]
+    if with_w2 := [document for document in runs if "W2" in document["workloads"]]:
         draw_readme(max(with_w2, key=lambda document: document["created"]), out / "readme.png")
     return DONE
+
+
+def find_documents(folder: Path) -> dict[Path, Record]:
+    """All that can be drawn; the folder has tables of numbers, too. Raises ValueError if there is nothing."""
+    documents = {path: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
+    if not (found := {path: document for path, document in documents.items() if kind_of(document)}):
+        raise ValueError(f"no documents in {folder}: python -m benchmarks.run writes one")
+    return found
+
+
+def kind_of(document: Any) -> str:
+    """Whose it is, by the keys it has: "" for none that can be drawn."""
+    keys = set(document) if isinstance(document, dict) else set()
+    return next((kind for kind, needs in KINDS.items() if needs <= keys), "")
 
 
 def read_document(path: Path) -> Record:
     try:
         document: Record = json.loads(path.read_text())
-        document["created"], document["engines"], document["workloads"], document["repetitions"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError) as error:
         raise ValueError(f"{path} is no document of benchmarks.run: {error}") from None
+    if not kind_of(document):
+        raise ValueError(f"{path} is no document of benchmarks.run: it lacks {', '.join(sorted(KINDS['run']))}")
     return document
 
 
-def draw_document(document: Record, target: Path) -> None:
+def draw_document(document: Record, out: Path, stem: str) -> None:
     panels = [(w, figure) for w, described in document["workloads"].items() for figure in described["figures"]]
     height = 1.0 + 0.35 * len(document["engines"])
     figure = Figure(figsize=(8, height * len(panels)), layout="constrained")  # no pyplot: no display, no state
@@ -63,7 +79,7 @@ def draw_document(document: Record, target: Path) -> None:
     for ax, (workload, shown) in zip(axes, panels, strict=True):
         draw_panel(ax, document, workload, shown)
     figure.suptitle(describe_origin(document), fontsize=8)
-    save(figure, target)
+    save(figure, out / f"{stem}.png")
 
 
 def draw_panel(ax: Axes, document: Record, workload: str, shown: Record) -> None:
@@ -120,6 +136,18 @@ def describe_origin(document: Record) -> str:
     scale = "" if document["scale"] == 1 else f", lengths × {document['scale']:g}"
     commit = (document["commit"] or "no commit")[:8]
     return f"{document['model']}{scale}; {machine['cpu']}, {document['threads']} threads; torch {torch}; {commit}"
+
+
+KINDS = {
+    "scaling": {"points", "fixed", "machine"},
+    "profile": {"level", "limits", "workloads"},
+    "run": {"created", "engines", "workloads", "repetitions"},
+}
+DRAWN_BY: dict[str, Callable[[Record, Path, str], None]] = {
+    "run": draw_document,
+    "scaling": scaling_plot.draw,
+    "profile": profile_plot.draw,
+}
 
 
 def save(figure: Figure, target: Path) -> None:

@@ -20,6 +20,7 @@ from benchmarks.document import Record
 from benchmarks.floors import find_part_floors
 from benchmarks.machine import count_cores
 from benchmarks.peers.minipaged_peer import MAX_MODEL_LEN, make_params
+from benchmarks.profile_plot import draw
 from benchmarks.run import RESULTS, announce, describe_run, make_room, measure_limits, split
 from benchmarks.workloads import WORKLOADS, make_requests
 from levels import load
@@ -27,7 +28,6 @@ from minipaged.cli import DONE, Parser, guarded, write_json
 from minipaged.config import DEFAULT_MODEL, EngineConfig
 from minipaged.models.config import read_model_config
 from minipaged.models.hub import resolve_model
-from minipaged.viz import spent
 
 WARM_UP_SCALE = 1 / 16
 
@@ -91,19 +91,6 @@ def measure(workload: str, args: argparse.Namespace, folder: Path, limits: Recor
         "floors_s": find_part_floors(model, steps, prompts, limits) if on_cpu else {},
         "stopwatches": profile.cost_s / done.wall_s,
     }
-
-
-def draw(document: Record, folder: Path, stem: str) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    commit = (document["commit"] or "no commit")[:8]
-    for name, found in document["workloads"].items():
-        where = f"{document['model']} on level {document['level']:02}, {document['machine']['cpu']}, {commit}"
-        title = (
-            f"{name} × {document['scale']:g}: {found['steps']} steps; stopwatches {found['stopwatches']:.1%}\n{where}"
-        )
-        target = folder / f"{stem}-{name.lower()}.png"
-        spent(found["spent_s"], found["floors_s"], title).savefig(target, dpi=120)
-        print(f"written to {target}")
 
 
 if __name__ == "__main__":

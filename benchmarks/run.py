@@ -95,7 +95,7 @@ def finish(document: Record, out: Path, console: Console) -> None:
     write_json(document, str(out))
     wide = None if sys.stdout.isatty() else TABLE_WIDTH
     print_report(Console(width=wide, highlight=False, markup=False, emoji=False), document)
-    console.print(f"written to {out}", soft_wrap=True)
+    console.print(f"written to {out}; a picture of it: python -m benchmarks.plot {out}", soft_wrap=True)
 
 
 def make_plan(args: argparse.Namespace) -> Plan:

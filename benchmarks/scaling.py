@@ -120,7 +120,7 @@ def run(args: argparse.Namespace) -> int:
     if document["points"]:
         write_json(document, str(args.out))
         print_table(Console(highlight=False), document)
-        draw(document, args.out.parent.parent / "figures" / f"{args.out.stem}.png")
+        draw(document, args.out.parent.parent / "figures", args.out.stem)
     return FAILED if interrupted else DONE
 
 

@@ -50,7 +50,7 @@ def axes_of(document: Record) -> list[str]:
     return list(dict.fromkeys(point["axis"] for point in document["points"]))
 
 
-def draw(document: Record, target: Path) -> None:
+def draw(document: Record, folder: Path, stem: str) -> None:
     axes = axes_of(document)
     num_rows, num_columns = ceil(len(axes) / COLUMNS), min(COLUMNS, len(axes))
     figure = Figure(figsize=(3.6 * num_columns, 0.6 + 2.9 * num_rows), layout="constrained", facecolor=GROUND)
@@ -66,7 +66,8 @@ def draw(document: Record, target: Path) -> None:
         fontsize=8,
         color=INK,
     )
-    target.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / f"{stem}.png"
     figure.savefig(target, dpi=120)
     print(f"written to {target}")
 

@@ -23,7 +23,6 @@ from rich.console import Console
 from benchmarks.bench import Bench, Plan
 from benchmarks.document import Record
 from benchmarks.machine import count_cores, is_busy
-from benchmarks.plot import read_document
 from benchmarks.process import ROOT, EngineProcess
 from benchmarks.run import RESULTS, TABLE_WIDTH, announce, describe_run, make_room, measure_limits, split
 from benchmarks.workloads import WORKLOADS
@@ -33,7 +32,7 @@ from minipaged.models.hub import resolve_model
 
 from . import is_ours, split_name
 from .environments import ENVIRONMENTS, FOLDER, converted, find_interpreter, install, peers_folder
-from .merge import check_alike, merge, next_repetition
+from .merge import check_alike, merge, next_repetition, read_pieces
 from .table import print_tables
 
 OURS = "minipaged:4"
@@ -108,7 +107,7 @@ def install_all(args: argparse.Namespace) -> int:
 
 
 def show(args: argparse.Namespace) -> int:
-    print_tables(results_console(), read_document(args.file))
+    print_tables(results_console(), read_pieces(args.file))
     return DONE
 
 
@@ -120,7 +119,7 @@ def run(args: argparse.Namespace) -> int:
     console, facts = Console(stderr=True, highlight=False, markup=False, emoji=False), describe_run("benchmarks.peers")
     out = args.out or RESULTS / f"peers-{facts['created'].replace(':', '')}-{(facts['commit'] or 'nogit')[:8]}.json"
     make_room(out)
-    before = read_document(out) if out.exists() else None
+    before = read_pieces(out) if out.exists() else None
     plan = make_plan(args, next_repetition(before))
     check_alike(before, vars(plan))
     interpreters = {name: find_interpreter(split_name(name)[0]) for name in plan.engines}
@@ -152,7 +151,7 @@ def finish(before: Record | None, document: Record, out: Path, console: Console)
     whole = merge(before, document)
     write_json(whole, str(out))
     print_tables(results_console(), whole)
-    console.print(f"written to {out}", soft_wrap=True)
+    console.print(f"written to {out}; a picture of it: python -m benchmarks.plot {out}", soft_wrap=True)
 
 
 def make_plan(args: argparse.Namespace, first: int) -> Plan:

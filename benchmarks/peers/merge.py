@@ -7,10 +7,23 @@
 Ratios are taken within a repetition, so nothing of one run is ever compared with another's. Invariant: no record is
 lost or changed; what cannot stand in one table (another model, scale, seed or number of threads) is refused."""
 
+import json
+from pathlib import Path
+
 from benchmarks.document import Record
 
 SAME = ("model", "scale", "seed", "threads")
 FACTS = ("created", "command", "machine", "versions", "commit", "dirty", "limits", "interrupted")
+
+
+def read_pieces(path: Path) -> Record:
+    """Raises ValueError, with the path, for what is no document of this kind."""
+    try:
+        document: Record = json.loads(path.read_text())
+        document["runs"], document["engines"], document["repetitions"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is no document of benchmarks.peers: {error}") from None
+    return document
 
 
 def next_repetition(document: Record | None) -> int:

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("matplotlib", reason="matplotlib comes with the extra named bench")
 
-from benchmarks import profile
+from benchmarks import plot, profile
 from tests.tiny import tiny_model
 
 
@@ -21,6 +21,8 @@ def test_a_workload_is_measured_and_drawn(tmp_path, monkeypatch):
     assert found["steps"] == 13  # a step for the prompt, and one for each token but the first
     assert 0 < found["floors_s"]["attention"] < found["floors_s"]["products"] < found["wall_s"]
     assert (tmp_path / "figures" / "profile-w1.png").stat().st_size > 10_000
+    assert plot.main([str(out), "--out", str(tmp_path / "again")]) == 0
+    assert (tmp_path / "again" / "profile-w1.png").stat().st_size > 10_000
 
 
 def test_an_unknown_workload_is_refused(tmp_path, capsys):

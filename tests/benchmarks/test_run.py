@@ -63,6 +63,12 @@ def test_a_file_that_is_no_document_is_refused_by_its_name(tmp_path, capsys, tex
     assert "odd.json is no document" in capsys.readouterr().err
 
 
+def test_of_all_results_those_are_drawn_that_can_be():
+    found = {path.stem for path in plot.find_documents(run.RESULTS)}
+    assert "cpu-full-w2-w3" in found
+    assert not any(name.startswith("allocator") for name in found)
+
+
 def plan_of(*argv):
     return run.make_plan(run.make_parser().parse_args(argv))
 

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("matplotlib", reason="matplotlib comes with the extra named bench")
 
-from benchmarks import scaling
+from benchmarks import plot, scaling
 from benchmarks.scaling import AXES, StandIn, main, make_engine
 from benchmarks.scaling_plot import axes_of
 
@@ -107,6 +107,8 @@ def test_a_run_writes_every_point_a_table_and_a_picture(tmp_path, monkeypatch, c
     assert all(0 < point["own_ms"] <= point["step_ms"] for point in document["points"])
     assert (tmp_path / "figures" / "scaling.png").stat().st_size > 10_000
     assert "requests that wait" in capsys.readouterr().out
+    assert plot.main([str(out), "--out", str(tmp_path / "again")]) == 0
+    assert (tmp_path / "again" / "scaling.png").stat().st_size > 10_000
 
 
 def test_an_unknown_axis_is_refused(tmp_path, capsys):
