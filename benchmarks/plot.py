@@ -114,8 +114,9 @@ def measured(document: Record, workload: str, key: str) -> dict[str, list[float]
 
 
 def name_of(document: Record, engine: str) -> str:
-    level = document["engines"][engine]["settings"].get("level")
-    return f"minipaged {level}" if level else engine
+    settings = document["engines"][engine]["settings"]
+    kind = settings.get("config", {}).get("quantization")
+    return f"minipaged {settings['level']}{f', {kind}' if kind else ''}" if settings.get("level") else engine
 
 
 def draw_bars(ax: Axes, bars: dict[str, list[float]], labels: dict[str, str]) -> None:

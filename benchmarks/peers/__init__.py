@@ -1,6 +1,6 @@
 """A peer is whatever can be given token ids and gives tokens back; its name says which, and which variant of it.
 
-    minipaged:3               a level of this house
+    minipaged:3               a level of this house, in float32; minipaged:3-int8 with weights of 8 bits
     transformers:one          `generate`, one request after the other
     transformers:static16     `generate`, batches of 16 that each run to their longest
     transformers:continuous   its continuous batching, all requests at once
@@ -44,7 +44,7 @@ class Peer(Protocol):
 
 
 VARIANTS = {  # the regular expression of what may follow the colon, and how that is spelled for people
-    "minipaged": ("|".join(str(i) for i in range(1, NUM_LEVELS + 1)), f"minipaged:1 to minipaged:{NUM_LEVELS}"),
+    "minipaged": (f"[1-{NUM_LEVELS}](-int8|-int4)?", f"minipaged:1 to minipaged:{NUM_LEVELS}, minipaged:4-int8"),
     "transformers": (r"one|static[1-9]\d{0,3}|continuous", "transformers:one, :static16 or :continuous"),
     "vllm": ("float32", "vllm:float32"),
     "openvino": ("float32|float16", "openvino:float32"),

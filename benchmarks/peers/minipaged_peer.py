@@ -19,13 +19,14 @@ from . import MAX_MODEL_LEN, Answer
 
 
 def make(folder: Path, variant: str) -> "MinipagedPeer":
-    return MinipagedPeer(folder, int(variant))
+    level, _, quantization = variant.partition("-")
+    return MinipagedPeer(folder, int(level), {"quantization": quantization} if quantization else {})
 
 
 class MinipagedPeer:
-    def __init__(self, folder: Path, level: int):
+    def __init__(self, folder: Path, level: int, options: dict[str, Any]):
         longest = min(MAX_MODEL_LEN, read_model_config(folder).max_position_embeddings)
-        config = EngineConfig(model=str(folder), dtype="float32", max_model_len=longest)
+        config = EngineConfig(model=str(folder), dtype="float32", max_model_len=longest, **options)
         self.name, self.engine = NAMES[level - 1], load(level).Engine(config)
 
     def describe(self) -> dict[str, Any]:

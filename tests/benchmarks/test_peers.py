@@ -65,7 +65,17 @@ def test_settings_are_on_record(folder, name):
 
 
 @pytest.mark.parametrize(
-    "name", ["minipaged", "minipaged:0", "minipaged:99", "transformers:static0", "llamacpp:f32", "vllm:int8", ""]
+    "name",
+    [
+        "minipaged",
+        "minipaged:0",
+        "minipaged:99",
+        "minipaged:3-int7",
+        "transformers:static0",
+        "llamacpp:f32",
+        "vllm:int8",
+        "",
+    ],
 )
 def test_an_unknown_engine_is_refused_by_its_name(name):
     with pytest.raises(ValueError, match=f"engine '{name}' is none of"):
