@@ -145,9 +145,9 @@ class Profile:
         if runner.device.type == "cuda":
             make_event: Work = torch.cuda.Event  # whose types torch does not tell
             self.device_watch = DeviceStopwatch(lambda: make_event(enable_timing=True))
-        self.forward_s = -runner.own_forward_s
+        self.forward_s = -own_forward_s(runner)
         put(runner, "sample", self.watch.timed(SAMPLING, runner.sample))
-        put(runner.model, "entrance", self.arriving(runner.model.entrance))
+        put(runner.model, "entrance", Arrival(runner.model.entrance, self.end_packing))
         for part in parts_of(runner.model):
             for name, kind in IN_MODEL.items():
                 if callable(work := vars(part).get(name)):
@@ -168,9 +168,6 @@ class Profile:
 
         return call
 
-    def arriving(self, entrance: Any) -> "Arrival":
-        return Arrival(entrance, self.end_packing)
-
     def end_packing(self) -> None:
         """The forward has begun; what was guessed in between has a line of its own."""
         if self.packing_since is not None:
@@ -185,7 +182,7 @@ class Profile:
             spent |= self.device_watch.read()
         inside = sum(spent.get(name, 0.0) for name in (ATTENTION, PRODUCTS, SMALL, EXPERTS))
         if self.runner:
-            spent[IN_FORWARD] = self.forward_s + self.runner.own_forward_s - inside
+            spent[IN_FORWARD] = self.forward_s + own_forward_s(self.runner) - inside
         spent[REST] = wall_s - sum(spent.values())
         order = (ATTENTION, PRODUCTS, SMALL, EXPERTS, IN_FORWARD, WAITING, SAMPLING, GUESSING, SCHEDULING, PACKING)
         names = [name for name in (*order, REPORTS, REST) if name in spent]
@@ -221,6 +218,11 @@ def best_s(work: Work) -> float:
             work()
         windows.append(time.perf_counter() - start)
     return min(windows)
+
+
+def own_forward_s(runner: ModelRunner) -> float:
+    """Without its draft models, which have a line of their own."""
+    return runner.forward_s - sum(draft.forward_s for draft in runner.drafts.values())
 
 
 def put(owner: Any, name: str, work: Any) -> None:
