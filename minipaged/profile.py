@@ -119,12 +119,11 @@ class Profile:
         self.runner: ModelRunner | None = None
         self.packing_since: float | None = None
         self.guessed_s = self.forward_s = 0.0
-        inner = inner_engines(engine)
-        for each in inner:
-            self.profile_engine(each)
-        if not inner:
+        if not (inner := inner_engines(engine)):
             replicas = engine.replicas  # type: ignore[attr-defined]
             put(replicas, "poll", self.watch.timed(WAITING, replicas.poll))
+        for each in inner:
+            self.profile_engine(each)
 
     def profile_engine(self, engine: Any) -> None:
         put(engine.desk, "report", self.watch.timed(REPORTS, engine.desk.report))
@@ -191,8 +190,7 @@ class Profile:
     @property
     def cost_s(self) -> float:
         """What the stopwatches themselves took of the run, in seconds, as far as the host had to wait for them."""
-        num_device_laps = 0 if self.device_watch is self.watch else self.device_watch.num_laps
-        return self.watch.lap_s() * self.watch.num_laps + self.device_watch.lap_s() * num_device_laps
+        return sum(watch.lap_s() * watch.num_laps for watch in {self.watch, self.device_watch})
 
 
 class Arrival:
