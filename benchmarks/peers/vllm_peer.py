@@ -14,7 +14,7 @@ from . import MAX_MODEL_LEN, Answer
 
 SETTINGS = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "VLLM_CPU_KVCACHE_SPACE": "4",  # GiB: more than any workload needs
+    "VLLM_CPU_KVCACHE_SPACE": "2",  # GiB: all of W2 at once is 1.5
     "VLLM_NO_USAGE_STATS": "1",
 }
 
