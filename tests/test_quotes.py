@@ -20,6 +20,7 @@ NO_MEASUREMENTS = {  # what looks like one, and what it is
         "538 MB": "four bytes for each weight",
         "55 tokens/s": "a floor: tests/benchmarks/test_floors.py",
         "5 %": "a goal",
+        "19 µs": "held against its row below",
     },
 }
 
@@ -78,6 +79,33 @@ def test_the_table_of_block_managers_is_what_was_measured():
             cells.append(evaluate(document, f"repetitions[{manager}, {LARGE}]{at} / [{manager}, {SMALL}]"))
         cells += [evaluate(document, f"repetitions[{THEIRS}, {n}]{at} / [{OURS}, {n}]") for n in (SMALL, LARGE)]
         assert said == pytest.approx(cells, rel=5e-3, abs=5e-3), line
+
+
+AXES = {
+    "sequences": "batch",
+    "context": "context",
+    "blocks in": "blocks",
+    "requests": "waiting",
+    "steps": "behind",
+    "tokens said": "said",
+}
+
+
+def test_the_table_of_what_a_step_costs_is_what_was_measured():
+    document = json.loads((RESULTS / "scaling.json").read_text())
+    points = document["points"]
+    lines = (ROOT / "benchmarks" / "README.md").read_text().splitlines()
+    for name, axis in AXES.items():
+        (line,) = [line for line in lines if line.startswith(f"| {name}") and "→" in line]
+        own = {point["x"]: point["own_ms"] for point in points if point["axis"] == axis and not point["with_model"]}
+        ends, costs = [
+            [float(n.replace(",", "")) for n in re.findall(r"\d[\d,.]*", cell)] for cell in line.split("|")[2:4]
+        ]
+        assert ends == [min(own), max(own)], line
+        assert costs == pytest.approx([own[min(own)], own[max(own)]], rel=0.01, abs=0.005), line
+    least, most = (evaluate(document, f"points[axis=batch, x={n}, with_model=False].own_ms") for n in (1, 256))
+    each = 1000 * (most - least) / 255
+    assert any(f"{each:.0f} µs each" in line for line in lines)
 
 
 DOCUMENT = {
