@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from benchmarks.peers import Answer
-from benchmarks.process import ROOT, EngineProcess
+from benchmarks.process import ROOT, EngineProcess, wake_up_call
 from benchmarks.worker import serve
 from benchmarks.workloads import Request
 from tests.tiny import greedy_tokens, tiny_model
@@ -47,6 +47,11 @@ def test_an_engine_that_cannot_load_says_why_in_one_line(capsys):
 
     assert converse(load) == [{"error": "ValueError: no such model"}]
     assert "no such" in capsys.readouterr().err
+
+
+def test_whoever_wakes_up_learns_nothing_of_what_is_asked_next():
+    requests = [Request([7] * 512 + list(range(100, 120)), 32), Request([5], 1)]
+    assert wake_up_call(requests) == [Request(list(range(119, 103, -1)), 1), Request([5], 1)]
 
 
 def test_an_engine_in_its_own_process_gives_the_same_tokens_and_an_error_names_it(tmp_path):
