@@ -225,4 +225,5 @@ timeline(outcomes[3].trace, "something new: few guesses, fewer of them right")
 # Words with q above p were guessed too often already, and kept as often as they should come. Drawing from p would give
 # them more.</details>
 #
-# **Write it:** `python -m levels exercise 5`. **Next:** [06_tensor_pipeline_parallel](06_tensor_pipeline_parallel.ipynb).
+# **Write it:** `python -m levels exercise 5`. **Next:**
+# [06_tensor_pipeline_parallel](06_tensor_pipeline_parallel.ipynb).
