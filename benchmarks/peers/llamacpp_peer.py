@@ -6,9 +6,10 @@
                D ...
 
 This loop is ours: the Python package has none for several requests. The steps are llama_decode's, the token is the
-logits' largest. The memory holds MAX_LEN tokens a slot; a prompt that another request began with is computed again,
-as in the server, where only a slot's own last request may be its beginning."""
+logits' largest. The memory holds MAX_LEN tokens a slot, in 16 bits, as is its default; a prompt that another request
+began with is computed again, as in the server, where only a slot's own last request may be its beginning."""
 
+import ctypes
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,7 @@ from benchmarks.workloads import Request
 from . import Answer
 from .environments import converted
 
+QUIET = api.llama_log_callback(lambda level, text, data: None)
 MAX_LEN = 1280  # tokens a slot; the longest request of the workloads has 1,025
 
 
@@ -43,6 +45,7 @@ class LlamaPeer:
     """Raises RuntimeError when llama.cpp refuses."""
 
     def __init__(self, path: Path, num_slots: int):
+        api.llama_log_set(QUIET, ctypes.c_void_p(0))
         api.llama_backend_init()
         self.model = api.llama_model_load_from_file(str(path).encode(), api.llama_model_default_params())
         if not self.model:

@@ -37,19 +37,27 @@ def test_an_environment_is_used_only_when_its_install_came_to_its_end(tmp_path, 
     monkeypatch.setenv("MINIPAGED_PEERS", str(tmp_path))
     monkeypatch.setattr(environments, "MAKE", ("-m", "venv", "--without-pip"))  # which takes seconds
     monkeypatch.setitem(environments.ENVIRONMENTS, "vllm", Environment(packages=("nothing",)))
-    monkeypatch.setattr(environments, "pip", lambda python, packages: (_ for _ in ()).throw(RuntimeError("no network")))
+    monkeypatch.setattr(environments, "pip", lambda *arguments: (_ for _ in ()).throw(RuntimeError("no network")))
     said = []
     with pytest.raises(RuntimeError, match="no network"):
         install("vllm", said.append)
     with pytest.raises(ValueError, match="python -m benchmarks.peers install vllm".replace(".", r"\.")):
         find_interpreter("vllm")
-    monkeypatch.setattr(environments, "pip", lambda python, packages: None)
+    monkeypatch.setattr(environments, "pip", lambda *arguments: None)
     install("vllm", said.append)
     python = find_interpreter("vllm")
     assert subprocess.run([python, "-c", "print(6 * 7)"], capture_output=True, text=True, check=True).stdout == "42\n"
     install("vllm", said.append)
     assert said[-1] == f"vllm: already in {tmp_path / 'vllm'}"
     assert find_interpreter("transformers") == find_interpreter("minipaged") == sys.executable
+
+
+def test_who_compiles_is_told_what_to_leave_out_and_who_fails_is_named(capfd):
+    script = "import os; print(os.environ['CMAKE_ARGS'])"
+    environments.run([sys.executable, "-c", script], environments.ENVIRONMENTS["llamacpp"].variables)
+    assert capfd.readouterr().out == "-DLLAVA_BUILD=OFF\n"
+    with pytest.raises(RuntimeError, match="failed with exit code 3"):
+        environments.run([sys.executable, "-c", "raise SystemExit(3)"])
 
 
 def test_requirements_that_are_no_use_are_left_out():
