@@ -17,8 +17,9 @@ import signal
 import socket
 import sys
 from datetime import timedelta
+from functools import cache
 from itertools import count
-from threading import Thread
+from threading import Thread, Timer, current_thread, main_thread
 from typing import NoReturn
 
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
@@ -30,6 +31,7 @@ from .rank import LEFT_ALONE, Rank
 CALL_S = 120.0  # for all processes to be there
 PATIENCE_S = 3600.0  # for which the others wait for an engine
 NO_MORE = "no more"  # instead of an address
+GRACE_S = 2.0  # between torchrun's order to end and its effect on the driver
 
 
 class Torchrun:
@@ -44,6 +46,7 @@ class Torchrun:
         atexit.register(say_no_more, store)
         if num_ranks != self.world_size:
             raise ValueError(f"torchrun started {self.world_size} processes; the ranks asked for are {num_ranks}")
+        put_off_sigterm()
         number = store.add("executors", 1)  # and not before: the others wait for each number
         exchange = Exchange(self.host)
         try:
@@ -67,6 +70,22 @@ class Torchrun:
             thread.join(seconds)
 
 
+@cache
+def put_off_sigterm() -> None:
+    """When a process is gone torchrun ends all others; the driver is to hear first which one it was, and to say so."""
+    if current_thread() is not main_thread():
+        return
+    before = signal.getsignal(signal.SIGTERM)
+
+    def end_later(number: int, frame: object) -> None:
+        signal.signal(number, before)
+        timer = Timer(GRACE_S, os.kill, [os.getpid(), number])
+        timer.daemon = True
+        timer.start()
+
+    signal.signal(signal.SIGTERM, end_later)
+
+
 def say_no_more(store: Store) -> None:
     """There is no other executor: whoever waits for one may go."""
     store.set(f"executor {store.add('executors', 1)}", NO_MORE)
@@ -79,6 +98,7 @@ def is_driver() -> bool:
 def serve() -> NoReturn:
     """Be a rank for whatever engines the driver makes, one after the other, and end when there is no other."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # torchrun's way to end us: nothing here has to be put away
     store = find_store()
     for number in count(1):
         found = wait_for(store, f"executor {number}")

@@ -11,6 +11,8 @@ from .processes import NAME, gone, new_mark
 
 ray = pytest.importorskip("ray", reason="Ray is an extra: pip install 'minipaged[ray]'")
 
+from ray.cluster_utils import Cluster  # noqa: E402 (after it is known to be there)
+
 from minipaged.parallel.ray import RayCluster  # noqa: E402 (it needs Ray)
 
 pytestmark = pytest.mark.filterwarnings("default")  # Ray's own
@@ -27,6 +29,28 @@ def test_actors_say_what_transformers_says_and_are_gone_afterwards(tmp_path, mon
     assert [outputs[0].outputs[0].token_ids] == greedy_tokens(folder, [[2, 3, 4]], 6)
     engine.shutdown()
     assert not ray.is_initialized()
+    assert gone(mark, 20.0)
+
+
+def test_two_nodes_with_a_rank_each_say_what_one_process_says(tmp_path, monkeypatch):
+    """Nodes as Ray's own tests have them: on one machine, each with its own store and scheduler."""
+    monkeypatch.setenv(NAME, mark := new_mark())
+    folder = tiny_model(tmp_path)
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    try:
+        cluster.add_node(num_cpus=1)
+        cluster.wait_for_nodes()
+        monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+        split = {"pipeline_parallel_size": 2, "distributed_executor_backend": "ray"}
+        engine = Engine(EngineConfig(model=str(folder), num_blocks=64, max_model_len=64, **split))
+        assert [node["Resources"]["CPU"] for node in ray.nodes()] == [1, 1], "so none has both ranks"
+        engine.add_request([2, 3, 4], SamplingParams(temperature=0, max_tokens=6, ignore_eos=True))
+        while engine.has_unfinished_requests():
+            outputs = engine.step()
+        assert [outputs[0].outputs[0].token_ids] == greedy_tokens(folder, [[2, 3, 4]], 6)
+        engine.shutdown()
+    finally:
+        cluster.shutdown()
     assert gone(mark, 20.0)
 
 

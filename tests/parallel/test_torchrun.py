@@ -1,8 +1,11 @@
 """torchrun starts the processes; the engine in the first of them says what it says in one process."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -14,10 +17,12 @@ from minipaged.parallel.backends import make_executor
 from minipaged.parallel.torchrun import choose_host
 
 from ..tiny import greedy_tokens, tiny_model
-from .processes import gone, new_mark, with_mark
+from .hosts import reason_not_to, two_hosts
+from .processes import gone, new_mark, survivors, with_mark
 
 ROOT = Path(__file__).parents[2]
 PROMPTS = [[2, 3, 4], [7, 8]]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 
 
 @pytest.fixture(scope="module")
@@ -52,18 +57,83 @@ def test_an_engine_that_is_refused_leaves_nobody_waiting(monkeypatch):
     assert store.get("executor 1").decode() == torchrun.NO_MORE
 
 
-def test_a_level_under_torchrun_says_what_transformers_says_and_all_processes_end(folder, tmp_path):
-    prompts, out, mark = tmp_path / "prompts.jsonl", tmp_path / "out.json", new_mark()
-    lines = [{"prompt_token_ids": prompt, "max_tokens": 6, "ignore_eos": True} for prompt in PROMPTS]
+def level_06(folder, tmp_path, max_tokens, *torchrun_flags):
+    """The command, and where its result will be."""
+    prompts, out = tmp_path / "prompts.jsonl", tmp_path / "out.json"
+    lines = [{"prompt_token_ids": prompt, "max_tokens": max_tokens, "ignore_eos": True} for prompt in PROMPTS]
     prompts.write_text("\n".join(map(json.dumps, lines)))
-    start = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     level = ["-m", "levels.06_tensor_pipeline_parallel", "--model", str(folder), "--prompts", str(prompts)]
-    split = ["--tensor-parallel-size", "2", "--distributed-executor-backend", "torchrun", "--num-blocks", "64"]
-    command = [*start, *level, *split, "--json", str(out)]
+    split = ["--tensor-parallel-size", "2", "--distributed-executor-backend", "torchrun", "--num-blocks", "1024"]
+    return [*TORCHRUN, *torchrun_flags, *level, *split, "--json", str(out)], out
+
+
+def test_a_level_under_torchrun_says_what_transformers_says_and_all_processes_end(folder, tmp_path):
+    mark = new_mark()
+    command, out = level_06(folder, tmp_path, 6, "--nproc-per-node", "2")
     done = subprocess.run(command, cwd=ROOT, env=with_mark(mark), capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     document = json.loads(out.read_text())
     assert [request["token_ids"] for request in document["requests"]] == greedy_tokens(folder, PROMPTS, 6)
     assert document["config"]["distributed_executor_backend"] == "torchrun"
     assert done.stdout.count("what it cost") == 1, "only the driver speaks"
+    assert gone(mark)
+
+
+SCRIPT = """
+import sys
+from minipaged import LLM, SamplingParams
+from minipaged.cli import guarded
+
+def say(run, outputs):
+    if run.num_steps == 5:
+        print("running", flush=True)
+
+def work():
+    split = {"tensor_parallel_size": 2, "distributed_executor_backend": "torchrun"}
+    llm = LLM(sys.argv[1], num_blocks=600, block_size=4, max_model_len=2048, **split)
+    llm.generate([[2, 3, 4]], SamplingParams(max_tokens=2000, ignore_eos=True), on_step=say)
+
+sys.exit(guarded("prog", False, work))
+"""
+
+
+def test_a_process_of_torchruns_that_is_killed_is_named_before_torchrun_ends_the_others(folder, tmp_path):
+    (script := tmp_path / "script.py").write_text(SCRIPT)
+    mark, pipe = new_mark(), subprocess.PIPE
+    command = [*TORCHRUN, "--nproc-per-node", "2", str(script), str(folder)]
+    environment = {**with_mark(mark), "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True) as run:
+        assert run.stdout.readline() == "running\n"
+        [pid] = [pid for pid in survivors(mark) if b"RANK=1" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")]
+        os.kill(pid, signal.SIGKILL)
+        killed_at = time.monotonic()
+        lines = iter(run.stderr.readline, "")
+        assert (
+            next(line for line in lines if line.startswith("prog:")) == "prog: error: rank 1 died: its line is closed\n"
+        )
+        assert time.monotonic() - killed_at < 5
+        run.stderr.read()
+    assert run.returncode == 1
+    assert gone(mark)
+
+
+NO_HOSTS = reason_not_to()
+
+
+@pytest.mark.skipif(NO_HOSTS is not None, reason=str(NO_HOSTS))
+def test_two_hosts_say_what_one_says(folder, tmp_path):
+    """Each sees its own loopback and one end of a cable; torchrun lets them meet at the other's address."""
+    mark, runs = new_mark(), []
+    with two_hosts() as hosts:
+        meeting = ["--nnodes", "2", "--nproc-per-node", "1", "--rdzv-backend", "c10d"]
+        for host in hosts:
+            is_first = ["--rdzv-conf", f"is_host={int(host is hosts[0])}"]  # where names say so, torchrun knows
+            there = ["--rdzv-endpoint", f"{hosts[0].address}:29411", *is_first, "--local-addr", host.address]
+            command, out = level_06(folder, tmp_path, 6, *meeting, *there)
+            runs.append(host.run(command, with_mark(mark), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
+        words = [run.communicate(timeout=120)[0] for run in runs]
+    assert [run.returncode for run in runs] == [0, 0], words
+    requests = json.loads(out.read_text())["requests"]
+    assert [request["token_ids"] for request in requests] == greedy_tokens(folder, PROMPTS, 6)
+    assert sum("what it cost" in said for said in words) == 1, "only the driver speaks"
     assert gone(mark)
