@@ -211,6 +211,6 @@ def spent(seconds: Mapping[str, float], floors: Mapping[str, float], title: str)
     axes.set_yticks(range(len(seconds)), list(seconds))
     axes.set(xlabel="seconds", ylim=(len(seconds) - 0.4, -0.6))
     axes.margins(x=0.42)
-    hatched = Patch(facecolor="none", edgecolor=INK, hatch="////", label="floor: operations or bytes that must be")
+    hatched = Patch(facecolor="none", edgecolor=INK, hatch="////", label="floor: what its operations or bytes take")
     axes.legend(handles=[hatched], loc="lower right", fontsize=8, frameon=False)
     return figure
