@@ -2,7 +2,8 @@
 
 heads of 64 and 128, groups of 1, 4 and 8 query heads, blocks of 16      as in Llama 3 and Qwen 3
 vocabularies of 49,152 and 151,936
-2 of 8 and 8 of 128 experts                                              as in Mixtral 8x7B and Qwen3-30B-A3B"""
+2 of 8 and 8 of 128 experts                                              as in Mixtral 8x7B and Qwen3-30B-A3B
+products of 16 and 1,024 rows with 28,672 x 4,096 codes                  gate and up of an 8B Llama"""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -13,6 +14,8 @@ from torch import Tensor
 
 from minipaged.kernels import (
     fused_moe_triton,
+    linear_int4_triton,
+    linear_int8_triton,
     paged_attention_triton,
     rms_norm_triton,
     rope_triton,
@@ -62,6 +65,18 @@ def mix(num_experts: int, k: int, hidden: int, size: int, num_tokens: int) -> No
     fused_moe_triton.fused_moe(meta(num_tokens, hidden), gate_up, down, sources, starts)
 
 
+def multiply(codes_dtype: torch.dtype, num_rows: int) -> None:
+    N, K = 28672, 4096
+    x, scale = meta(num_rows, K), meta(N, dtype=torch.float32)
+    linear_int8_triton.linear_int8(x, meta(N, K, dtype=codes_dtype), scale)
+
+
+def multiply_int4(num_rows: int) -> None:
+    N, K = 28672, 4096
+    codes, grid = meta(N, K // 2, dtype=torch.uint8), meta(2, N, K // 32)
+    linear_int4_triton.linear_int4(meta(num_rows, K), codes, *grid)
+
+
 def cases() -> Iterator[tuple[str, Callable[[], Any]]]:
     """Shapes by name, and the launcher that is called with them."""
     for head_dim in (64, 128):
@@ -85,6 +100,10 @@ def cases() -> Iterator[tuple[str, Callable[[], Any]]]:
         for num_tokens in (16, 8192):
             sizes = num_experts, k, hidden, size, num_tokens
             yield f"{k} of {num_experts}, M {hidden}, F {size}, T {num_tokens}", partial(mix, *sizes)
+    for num_rows in (16, 64, 1024):
+        yield f"int8, T {num_rows}", partial(multiply, torch.int8, num_rows)
+        yield f"fp8, T {num_rows}", partial(multiply, torch.float8_e4m3fn, num_rows)
+        yield f"int4, T {num_rows}", partial(multiply_int4, num_rows)
     for vocab_size in (49152, 151936):
         yield f"V {vocab_size}", partial(draw, vocab_size, False)
         yield f"V {vocab_size}, edited and masked", partial(draw, vocab_size, True)

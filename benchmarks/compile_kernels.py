@@ -48,7 +48,11 @@ POINTERS = {
     torch.float64: "*fp64",
     torch.int32: "*i32",
     torch.int64: "*i64",
+    torch.int8: "*i8",
+    torch.uint8: "*u8",
+    torch.float8_e4m3fn: "*fp8e4nv",
 }
+HAVE_FP8 = ("sm_90", "sm_100")  # with these eight bits: gfx942 has others
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 
 
@@ -154,7 +158,13 @@ def compile_all(targets: list[str], few: bool = False) -> Iterator[Row]:
             shapes[launch.kernel.__name__].append((shape, launch))
     for chosen in shapes.values():
         for shape, launch in dict([*chosen[::5], chosen[-1]]).items() if few else chosen:
-            yield from (compile_for(target, shape, launch) for target in targets)
+            yield from (compile_for(target, shape, launch) for target in targets if can_run(target, launch))
+
+
+def can_run(target: str, launch: Launch) -> bool:
+    return target in HAVE_FP8 or not any(
+        isinstance(arg, Tensor) and arg.dtype == torch.float8_e4m3fn for arg in launch.args
+    )
 
 
 def show(row: Row) -> None:

@@ -29,9 +29,9 @@ Thread = int | np.int64  # np.int64(thread) in a prange, which counts without a 
 WORTH_WAKING = 1 << 17  # numbers: with fewer, one thread is done before it has woken the others
 
 
-def compiled(*, parallel: bool = False) -> Callable[[F], F]:
-    """Machine code for the types it is first called with."""
-    freedoms = {"reassoc", "contract", "nsz", "arcp"}
+def compiled(*, parallel: bool = False, as_written: bool = False) -> Callable[[F], F]:
+    """Machine code for the types it is first called with; `as_written` without the freedoms, even inside others."""
+    freedoms: set[str] | bool = False if as_written else {"reassoc", "contract", "nsz", "arcp"}
     make = njit(cache=True, nogil=True, fastmath=freedoms, error_model="numpy", parallel=parallel)
     return cast("Callable[[F], F]", make)
 

@@ -9,6 +9,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Protocol
 
@@ -24,7 +25,7 @@ from .models.weights import fill_with_noise, load_weights
 from .ops import choose_ops, use_interpreter
 from .parallel.place import Place
 from .progress import say
-from .runner import ModelRunner
+from .runner import FACTS, ModelRunner
 from .sampling_params import SamplingParams
 from .tokenizer import load_vocabulary, wordless
 from .vocabulary import Vocabulary
@@ -78,7 +79,7 @@ def load_draft(config: EngineConfig, target: Target) -> ModelRunner:
     """config.draft_model, on the target's device, which keeps it. Raises ValueError if the two do not go together."""
     assert config.draft_model is not None
     length = choose_max_model_len(config, target.model_config)
-    same = {name: getattr(config, name) for name in ("device", "dtype", "load_format", "attention_backend")}
+    same = {name: getattr(config, name) for name in FACTS}
     try:
         if known := target.drafts.get(config.draft_model):
             choose_max_model_len(replace(config, max_model_len=length), known.model_config)
@@ -97,7 +98,8 @@ def load_decoder(config: EngineConfig, model_config: ModelConfig, folder: Path, 
     device, dtype = torch.device(config.device), getattr(torch, config.dtype)
     if config.device == "cpu":
         keep_memory()
-    model = Decoder(model_config, choose_ops(config.attention_backend, dtype, device), dtype, device, place)
+    ops = choose_ops(config.attention_backend, dtype, device)
+    model = Decoder(model_config, ops, dtype, device, place, config.quantization)
     check_weights(model.num_weight_bytes, config)
     with torch.inference_mode():
         if config.load_format == "dummy":
@@ -133,8 +135,32 @@ def choose_device(config: EngineConfig) -> EngineConfig:
         raise ValueError("device cuda: there is no CUDA device here (use cpu or auto)")
     auto = "bfloat16" if device == "cuda" else "float32"
     dtype = auto if config.dtype == "auto" else config.dtype
+    check_fp8(config.quantization, device)
+    if device == "cpu" and dtype != "float32":
+        warn_of_slowness(dtype)
     fastest = "triton" if device == "cuda" else "torch"
     backend = fastest if config.attention_backend == "auto" else config.attention_backend
     if backend == "triton" and device == "cpu":
         use_interpreter(dtype)
     return replace(config, device=device, dtype=dtype, attention_backend=backend)
+
+
+def check_fp8(quantization: str | None, device: str) -> None:
+    """Raises ValueError if floats of 8 bits are asked for where nothing reads them."""
+    if quantization != "fp8":
+        return
+    if device == "cpu" or torch.version.hip or torch.cuda.get_device_capability() < (8, 9):
+        here = "this is a CPU" if device == "cpu" else f"this is a {torch.cuda.get_device_name()}"
+        raise ValueError(f"quantization fp8 needs an NVIDIA GPU of compute capability 8.9 or more; {here} (use int8)")
+
+
+@cache
+def warn_of_slowness(dtype: str) -> None:
+    """Once, where a CPU takes such numbers apart before it multiplies them."""
+    cpu, onednn = torch.cpu, torch.ops.mkldnn
+    if dtype == "bfloat16":
+        native = cpu._is_avx512_bf16_supported() or cpu._is_amx_tile_supported()
+    else:
+        native = onednn._is_mkldnn_fp16_supported()
+    if not native:
+        say(f"dtype {dtype}: this CPU has no products of such numbers, float32 is several times as fast")

@@ -5,6 +5,7 @@
           rope                    pairs of a head turned by their token's angle
           silu_mul                one half of a row opens the other
           route, fused_moe        which experts a token is sent to; what experts say of their rows
+          linear_int8, _int4      products with weights of 8 bits, and of 4
 
     attention_backend    torch     plain tensor operations; for float32 on a CPU compiled loops in their place
                          triton    the kernels of kernels/, one launch each
@@ -26,6 +27,8 @@ from torch import Tensor
 
 from .attention import Attend, choose_attend
 from .kernels.fused_moe import fused_moe_torch
+from .kernels.linear_int4 import linear_int4_cpu, linear_int4_spec
+from .kernels.linear_int8 import linear_int8_cpu, linear_int8_spec
 from .kernels.rms_norm import add_rms_norm_cpu, rms_norm_cpu
 from .kernels.rope import rope_cpu, rope_spec
 from .kernels.routing import route_spec
@@ -43,6 +46,8 @@ class Ops(NamedTuple):
         [Tensor, int, bool], tuple[Tensor, Tensor]
     ]  # logits [T, E], k, renormalise -> weights, experts [T, k]
     fused_moe: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]  # x, gate_up, down, sources, starts -> [A, M]
+    linear_int8: Callable[[Tensor, Tensor, Tensor], Tensor]  # x [T, K], codes [N, K], scale [N] -> [T, N]
+    linear_int4: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # x, codes [N, K / 2], scale, low [N, K / 32]
 
 
 def choose_ops(backend: str, dtype: torch.dtype, device: torch.device) -> Ops:
@@ -50,13 +55,13 @@ def choose_ops(backend: str, dtype: torch.dtype, device: torch.device) -> Ops:
     if backend == "triton":
         from . import triton_ops as fast
 
-        return Ops(
-            fast.make_attend, fast.rms_norm, fast.add_rms_norm, fast.rope, fast.silu_mul, fast.route, fast.fused_moe
-        )
+        plain = fast.make_attend, fast.rms_norm, fast.add_rms_norm, fast.rope, fast.silu_mul
+        return Ops(*plain, fast.route, fast.fused_moe, fast.linear_int8, fast.linear_int4)
     make_attend, moe = partial(choose_attend, dtype, device), (route_spec, fused_moe_torch)
     if device.type == "cpu" and dtype == torch.float32:
-        return Ops(make_attend, rms_norm_cpu, add_rms_norm_cpu, rope_cpu, silu_mul_cpu, *moe)
-    return Ops(make_attend, rms_norm, add_rms_norm, rope_spec, silu_mul_spec, *moe)
+        products = linear_int8_cpu, linear_int4_cpu
+        return Ops(make_attend, rms_norm_cpu, add_rms_norm_cpu, rope_cpu, silu_mul_cpu, *moe, *products)
+    return Ops(make_attend, rms_norm, add_rms_norm, rope_spec, silu_mul_spec, *moe, linear_int8_spec, linear_int4_spec)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:

@@ -22,6 +22,8 @@ from .models.decoder import Decoder
 from .sampling import choose_sample
 from .vocabulary import Vocabulary
 
+FACTS = ("device", "dtype", "load_format", "attention_backend", "quantization")  # of a model, not of an engine
+
 
 class ModelRunner:
     def __init__(self, config: EngineConfig, model: Decoder, vocabulary: Vocabulary):
@@ -47,7 +49,7 @@ class ModelRunner:
 
     def resolve(self, config: EngineConfig) -> EngineConfig:
         """config with this model's facts in the place of "auto" and None: one model can serve several engines."""
-        facts = {name: getattr(self.config, name) for name in ("device", "dtype", "load_format", "attention_backend")}
+        facts = {name: getattr(self.config, name) for name in FACTS}
         config = replace(config, **facts, max_model_len=choose_max_model_len(config, self.model_config))
         if config.num_blocks is not None:
             check_memory(self, config)

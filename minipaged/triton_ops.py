@@ -12,6 +12,8 @@ from torch import Tensor
 from .attention import Attend
 from .input_batch import InputBatch
 from .kernels.fused_moe_triton import fused_moe
+from .kernels.linear_int4_triton import linear_int4
+from .kernels.linear_int8_triton import linear_int8
 from .kernels.paged_attention import ALL_KEYS
 from .kernels.paged_attention_triton import paged_attention
 from .kernels.rms_norm_triton import add_rms_norm, rms_norm
@@ -21,7 +23,17 @@ from .kernels.silu_mul_triton import silu_mul
 from .kernels.write_kv_triton import write_kv
 from .kv_cache import LayerCache
 
-__all__ = ["add_rms_norm", "fused_moe", "make_attend", "rms_norm", "rope", "route", "silu_mul"]
+__all__ = [
+    "add_rms_norm",
+    "fused_moe",
+    "linear_int4",
+    "linear_int8",
+    "make_attend",
+    "rms_norm",
+    "rope",
+    "route",
+    "silu_mul",
+]
 
 
 def make_attend(window: int | None) -> Attend:

@@ -12,6 +12,8 @@ Qwen are one family and differ by what config.py says: biases, norms, windows, e
 a portion of it: some heads and features of some layers; without an embedding or a head it has an inlet or an outlet
 there, to other stages. Invariant: only sampled rows reach the lm_head, the largest product. (From level 01.)"""
 
+from itertools import chain
+
 import torch
 from torch import Tensor
 
@@ -28,6 +30,7 @@ from .expert_config import ExpertConfig
 from .experts import Experts
 from .mlp import MLP
 from .moe import MoE
+from .quantization import Matrix, choose_schemes, list_tensors
 from .rotary import Rotary
 
 Angles = tuple[Tensor, Tensor]  # cos and sin, each [T, 1, D / 2]
@@ -112,10 +115,10 @@ class Layer:
 class Head:
     """The last norm, and a row of logits for whoever is sampled: this rank's words, then everybody's."""
 
-    def __init__(self, config: ModelConfig, build: Build, tied: Tensor | None):
+    def __init__(self, config: ModelConfig, build: Build, tied: Matrix | None):
         self.share, self.group, self.vocab_size = build.portion.vocabulary, build.group, config.vocab_size
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, build)
-        self.lm_head = build.linear(len(self.share), config.hidden_size, bias=False)
+        self.lm_head = build.linear(len(self.share), config.hidden_size, bias=False, scheme=build.schemes.words)
         self.lm_head.weight = pad_words(self.lm_head.weight, self.share, self.vocab_size) if tied is None else tied
         self.num_copied_bytes = 0 if tied is None or not self.lm_head.can_pack else tied.nbytes
         self.name = EMBEDDING if config.tie_word_embeddings else HEAD
@@ -140,11 +143,18 @@ class Decoder:
     Weights are uninitialised until `weights.py` has filled what `checkpoint` names."""
 
     def __init__(
-        self, config: ModelConfig, ops: Ops, dtype: torch.dtype, device: torch.device, place: Place | None = None
+        self,
+        config: ModelConfig,
+        ops: Ops,
+        dtype: torch.dtype,
+        device: torch.device,
+        place: Place | None = None,
+        quantization: str | None = None,
     ):
         place = place or Place.alone()
         self.config, self.portion = config, place.portion_of(config)
-        build = Build(ops, dtype, device, self.portion, place.tensor, place.experts, place.num_redundant)
+        schemes = choose_schemes(quantization, config, ops)
+        build = Build(ops, dtype, device, self.portion, place.tensor, place.experts, place.num_redundant, schemes)
         self.layers = [Layer(config, config.sliding_windows[i], config.experts[i], build) for i in self.portion.layers]
         self.rotary = Rotary(config, dtype, device)
         embedding = make_embedding(config, build) if place.is_first else None
@@ -188,7 +198,8 @@ class Decoder:
 
     def count_weight_bytes(self) -> int:
         """Whole storages, for spare slots and padding are memory too, and what `pack` will add to them."""
-        storages = [piece.memory.untyped_storage() for piece in self.checkpoint().values()]
+        tensors = chain.from_iterable(list_tensors(piece.memory) for piece in self.checkpoint().values())
+        storages = [tensor.untyped_storage() for tensor in tensors]
         return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values()) + self.exit.num_copied_bytes
 
     def pack(self) -> None:

@@ -7,15 +7,16 @@
 A decode step multiplies few rows by large matrices. For that a float32 matrix on a CPU is kept in the order in which
 oneDNN's loops read it: for few rows that is faster than torch's own order, for many it is no slower. Packing
 replaces the plain copy, so weights stand in memory once; only a tied embedding, which is also looked up by row, has
-both. (From level 01.)"""
+both. Codes of fewer bits (quantization.py) stay in the order they have. (From level 01.)"""
 
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear
 
-Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+from .quantization import PLAIN, Matrix, Scheme
+
+Product = Callable[[Tensor, Matrix, Tensor | None], Tensor]
 
 HAS_ONEDNN: bool = torch._C._has_mkldnn
 
@@ -23,9 +24,18 @@ HAS_ONEDNN: bool = torch._C._has_mkldnn
 class Linear:
     """Weights of shape [outputs, inputs], uninitialised until they are loaded, then packed where that pays."""
 
-    def __init__(self, outputs: int, inputs: int, *, bias: bool, dtype: torch.dtype, device: torch.device):
-        self.product: Product = linear
-        self.weight = torch.empty(outputs, inputs, dtype=dtype, device=device)
+    def __init__(
+        self,
+        outputs: int,
+        inputs: int,
+        *,
+        bias: bool,
+        dtype: torch.dtype,
+        device: torch.device,
+        scheme: Scheme = PLAIN,
+    ):
+        self.product: Product = scheme.multiply
+        self.weight = scheme.make(outputs, inputs, dtype, device)
         self.bias = torch.empty(outputs, dtype=dtype, device=device) if bias else None
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -34,7 +44,8 @@ class Linear:
 
     @property
     def can_pack(self) -> bool:
-        return self.weight.device.type == "cpu" and self.weight.dtype == torch.float32 and HAS_ONEDNN
+        plain = isinstance(self.weight, Tensor) and self.weight.dtype == torch.float32
+        return plain and self.weight.device.type == "cpu" and HAS_ONEDNN
 
     def pack(self) -> None:
         """Once the weights are loaded. They cannot be read or filled any more."""
@@ -43,6 +54,6 @@ class Linear:
             self.product = packed_linear
 
 
-def packed_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def packed_linear(x: Tensor, weight: Matrix, bias: Tensor | None) -> Tensor:
     y: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     return y

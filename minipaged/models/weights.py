@@ -41,7 +41,7 @@ def load_weights(model: Decoder, folder: Path) -> None:
     for shard in shards:
         load_shard(shard, shapes | tied, pieces)
     if HEAD in tied.keys() & found.keys():
-        check_tied_head(found[HEAD], pieces)
+        check_tied_head(found, pieces)
 
 
 def whole_shapes(config: ModelConfig) -> Shapes:
@@ -85,18 +85,21 @@ def load_shard(shard: Path, shapes: Shapes, pieces: Pieces) -> None:
                 raise ValueError(f"{name} in {shard} has shape {tensor.get_shape()}, not {list(shapes[name])}")
             if tensor.get_dtype() not in FLOATS:
                 raise ValueError(f"{name} in {shard} is {tensor.get_dtype()}, not a floating-point number")
-            if name in pieces and pieces[name].memory.numel():
-                pieces[name].memory.copy_(tensor[pieces[name].part])
+            if name in pieces:
+                pieces[name].fill(tensor)
 
 
-def check_tied_head(shard: Path, pieces: Pieces) -> None:
+def check_tied_head(found: dict[str, Path], pieces: Pieces) -> None:
     """A file may repeat a tied head, but not contradict it."""
     if EMBEDDING not in pieces or not pieces[EMBEDDING].memory.numel():
         return  # whoever has words will see it
-    embedding, part = pieces[EMBEDDING]
-    with safe_open(shard, framework="pt") as file:
-        if not torch.equal(file.get_slice(HEAD)[part].to(embedding), embedding):
-            raise ValueError(f"{HEAD} in {shard} is not the embedding, to which config.json ties it")
+    memory, part = pieces[EMBEDDING]
+    with safe_open(found[HEAD], framework="pt") as one, safe_open(found[EMBEDDING], framework="pt") as other:
+        head, embedding = (
+            file.get_slice(name)[part].to(memory.dtype) for file, name in ((one, HEAD), (other, EMBEDDING))
+        )
+    if not torch.equal(head, embedding):
+        raise ValueError(f"{HEAD} in {found[HEAD]} is not the embedding, to which config.json ties it")
 
 
 def refuse(problem: str, names: Iterable[str], folder: Path) -> None:
@@ -108,10 +111,8 @@ def refuse(problem: str, names: Iterable[str], folder: Path) -> None:
 def fill_with_noise(model: Decoder) -> None:
     """Dummy weights, made on the device: the right shapes at the right speed, and the same however they are split."""
     shapes = whole_shapes(model.config)
-    for name, (memory, part) in model.checkpoint().items():
-        if name.endswith("norm.weight"):
-            memory.fill_(1.0)
-        else:
-            generator = torch.Generator(memory.device).manual_seed(zlib.crc32(name.encode()))
-            whole = torch.empty(shapes[name], dtype=memory.dtype, device=memory.device)
-            memory.copy_(whole.normal_(std=0.02, generator=generator)[part])
+    for name, piece in model.checkpoint().items():
+        whole = torch.ones(shapes[name], dtype=piece.memory.dtype, device=piece.memory.device)
+        if not name.endswith("norm.weight"):
+            whole.normal_(std=0.02, generator=torch.Generator(whole.device).manual_seed(zlib.crc32(name.encode())))
+        piece.fill(whole)

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ..input_batch import InputBatch
 from ..models.linear import Linear
+from ..models.quantization import PLAIN, Matrix, Part, Scheme, Schemes, Sliceable, fill
 from ..ops import Ops
 from .groups import Alone, Group
 from .portion import Portion
@@ -30,8 +31,13 @@ ALL = (slice(None),)
 class Piece(NamedTuple):
     """Memory of this rank, and the part of a checkpoint tensor that fills it."""
 
-    memory: Tensor
-    part: tuple[slice, ...] = ALL
+    memory: Matrix
+    part: Part = ALL
+
+    def fill(self, whole: Sliceable) -> None:
+        """whole: the checkpoint's tensor."""
+        if self.memory.numel():
+            fill(self.memory, whole, self.part)
 
 
 Pieces = dict[str, Piece]  # by the name that the whole tensor has in a checkpoint
@@ -47,12 +53,15 @@ class Build(NamedTuple):
     group: Group  # with whom the other slices are
     experts: Group = Alone()  # with whom the other experts are; alone, a rank has its slice of all
     num_redundant: int = 0  # slots for second copies of experts
+    schemes: Schemes = Schemes(PLAIN, PLAIN)  # how matrices are kept
 
     def empty(self, *shape: int) -> Tensor:
         return torch.empty(shape, dtype=self.dtype, device=self.device)
 
-    def linear(self, outputs: int, inputs: int, *, bias: bool) -> Linear:
-        return Linear(outputs, inputs, bias=bias, dtype=self.dtype, device=self.device)
+    def linear(self, outputs: int, inputs: int, *, bias: bool, scheme: Scheme | None = None) -> Linear:
+        """Kept as the layers' matrices are, unless another scheme is given."""
+        kept = scheme or self.schemes.layers
+        return Linear(outputs, inputs, bias=bias, dtype=self.dtype, device=self.device, scheme=kept)
 
 
 class ColumnLinear:
@@ -103,11 +112,12 @@ class Embedding:
     """A row for every word."""
 
     def __init__(self, vocab_size: int, hidden_size: int, build: Build):
-        self.weight = build.empty(vocab_size, hidden_size)
+        self.scheme, self.dtype = build.schemes.words, build.dtype
+        self.weight = self.scheme.make(vocab_size, hidden_size, build.dtype, build.device)
 
     def __call__(self, batch: InputBatch) -> Tensor:
         """[T, M]"""
-        return self.weight[batch.token_ids]
+        return self.scheme.look_up(self.weight, batch.token_ids, self.dtype)
 
     def checkpoint(self, name: str) -> Pieces:
         return {name: Piece(self.weight)}
@@ -118,27 +128,29 @@ class SplitEmbedding:
 
     def __init__(self, vocab_size: int, hidden_size: int, build: Build):
         self.share, self.group = build.portion.vocabulary, build.group
-        self.weight = pad_words(build.empty(len(self.share), hidden_size), self.share, vocab_size)
-        self.vocab_size = vocab_size
+        self.scheme, self.dtype, self.vocab_size = build.schemes.words, build.dtype, vocab_size
+        table = self.scheme.make(len(self.share), hidden_size, build.dtype, build.device)
+        self.weight = pad_words(table, self.share, vocab_size)
 
     def __call__(self, batch: InputBatch) -> Tensor:
         """[T, M], the same on all ranks"""
         rows = batch.token_ids - self.share.start
         elsewhere = (rows < 0) | (rows >= len(self.share))
-        x = self.weight[rows.masked_fill(elsewhere, 0)].masked_fill_(elsewhere[:, None], 0)
-        return self.group.all_reduce(x)
+        x = self.scheme.look_up(self.weight, rows.masked_fill(elsewhere, 0), self.dtype)
+        return self.group.all_reduce(x.masked_fill_(elsewhere[:, None], 0))
 
     def checkpoint(self, name: str) -> Pieces:
         return {name: words(self.weight, self.share, self.vocab_size)}
 
 
-def words(weight: Tensor, share: range, vocab_size: int) -> Piece:
+def words(weight: Matrix, share: range, vocab_size: int) -> Piece:
     """The rows of weight [share, M] that are words and not padding."""
     end = min(share.stop, vocab_size)
     return Piece(weight[: max(0, end - share.start)], (slice(share.start, end),))
 
 
-def pad_words(weight: Tensor, share: range, vocab_size: int) -> Tensor:
-    """weight [share, M], with zeros where there is no word."""
-    weight[max(0, vocab_size - share.start) :] = 0
+def pad_words(weight: Matrix, share: range, vocab_size: int) -> Matrix:
+    """weight [share, M], with zeros where there is no word; codes begin as such."""
+    if isinstance(weight, Tensor):
+        weight[max(0, vocab_size - share.start) :] = 0
     return weight

@@ -25,10 +25,11 @@ def test_no_kernel_spills_registers_and_all_attention_multiplies_in_the_matrix_u
     rows = json.loads(path.read_text())
     assert {row["kernel"] for row in rows} == {
         "paged_attention", "combine", "write_kv", "rms_norm", "rope", "silu_mul", "sample", "route", "grouped_product",
+        "linear_int8", "linear_int4",
     }  # fmt: skip
     assert [row for row in rows if row["stack"]] == []
     for target, units in UNITS.items():
-        for kernel in ("paged_attention", "grouped_product"):
+        for kernel in ("paged_attention", "grouped_product", "linear_int8", "linear_int4"):
             ours = {row["matrix_unit"] for row in rows if (row["kernel"], row["target"]) == (kernel, target)}
             assert ours == units
 
