@@ -42,14 +42,18 @@ def linear_int4_kernel(
         b_code = tl.load(p_code + o_b, mask=m_n & m_b, other=0)  # [BN, BB]
         b_scale = spread(tl.load(p_scale + o_grid + o_g, mask=m_n & m_g, other=0.0), BN, BB, HALF)
         b_low = spread(tl.load(p_low + o_grid + o_g, mask=m_n & m_g, other=0.0), BN, BB, HALF)
-        b_x = tl.load(p_row + o_k, mask=m_t & m_b, other=0.0)  # [BT, BB]
-        b_weight = ((b_code & 15).to(tl.float32) * b_scale + b_low).to(b_x.dtype)
-        acc = tl.dot(b_x, tl.trans(b_weight), acc, input_precision="ieee")
-        b_x = tl.load(p_row + o_k + HALF, mask=m_t & m_b, other=0.0)
-        b_weight = ((b_code >> 4).to(tl.float32) * b_scale + b_low).to(b_x.dtype)
-        acc = tl.dot(b_x, tl.trans(b_weight), acc, input_precision="ieee")
+        acc = add_half(acc, p_row + o_k, m_t & m_b, b_code & 15, b_scale, b_low)
+        acc = add_half(acc, p_row + o_k + HALF, m_t & m_b, b_code >> 4, b_scale, b_low)
     o_out = o_t.to(tl.int64)[:, None] * num_columns + o_n[None, :]
     tl.store(p_out + o_out, acc, mask=m_t & (o_n < num_columns)[None, :])
+
+
+@triton.jit
+def add_half(acc, p_x, mask, b_step, b_scale, b_low):
+    """acc [BT, BN] + x [BT, BB] . the weights at these steps of their grids [BN, BB] ^ T"""
+    b_x = tl.load(p_x, mask=mask, other=0.0)
+    b_weight = (b_step.to(tl.float32) * b_scale + b_low).to(b_x.dtype)
+    return tl.dot(b_x, tl.trans(b_weight), acc, input_precision="ieee")
 
 
 @triton.jit
@@ -92,4 +96,6 @@ def choose_tiles(num_rows: int, dtype: torch.dtype) -> Tiles:
     rows = min(64, max(16, triton.next_power_of_2(num_rows)))
     if dtype == torch.float32:
         return Tiles(min(32, rows), columns=32, inputs=64, warps=4, stages=2)
-    return Tiles(rows, columns=32 if rows <= 32 else 64, inputs=128, warps=4, stages=3)
+    if rows <= 32:
+        return Tiles(rows, columns=32, inputs=128, warps=4, stages=3)
+    return Tiles(rows, columns=64, inputs=128, warps=8, stages=3)

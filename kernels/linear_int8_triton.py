@@ -40,7 +40,7 @@ def linear_int8_kernel(
     for k in range(0, size, BK):
         m_k = k + o_k < size
         b_x = tl.load(p_row + k + o_k, mask=m_t & m_k, other=0.0)  # [BT, BK]
-        b_code = tl.load(p_code + k + o_k, mask=m_n[:, None] & m_k, other=0)  # [BN, BK]
+        b_code = tl.load(p_code + k + o_k, mask=m_n[:, None] & m_k, other=0.0)  # [BN, BK]
         acc = tl.dot(b_x, tl.trans(b_code.to(b_x.dtype)), acc, input_precision="ieee")
     b_scale = tl.load(p_scale + o_n, mask=m_n, other=0.0)
     o_out = o_t.to(tl.int64)[:, None] * num_columns + o_n[None, :]

@@ -16,7 +16,7 @@ a matrix asks its scheme, and nobody asks which scheme that is. (Any level.)"""
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -68,6 +68,7 @@ class Codes:
 
 
 Matrix = Tensor | Codes
+Multiply = Callable[[Tensor, Matrix, Tensor | None], Tensor]
 Quantize = Callable[[Tensor, slice], tuple[Tensor, ...]]  # whole rows, columns to keep -> the parts of those
 
 
@@ -75,7 +76,7 @@ class Scheme(NamedTuple):
     """How a matrix is kept, and what that means for whoever needs it."""
 
     make: Callable[[int, int, torch.dtype, torch.device], Matrix]  # outputs, inputs -> uninitialised, or zeros
-    multiply: Callable[[Tensor, Matrix, Tensor | None], Tensor]  # x [T, K], weight, bias [N] -> [T, N]
+    multiply: Multiply  # x [T, K], weight, bias [N] -> [T, N]
     look_up: Callable[[Matrix, Tensor, torch.dtype], Tensor]  # weight, ids [T] -> rows [T, K]
 
 
@@ -106,12 +107,12 @@ def look_up_plain(weight: Matrix, ids: Tensor, dtype: torch.dtype) -> Tensor:
     return weight[ids]
 
 
-PLAIN = Scheme(make_plain, linear, look_up_plain)
+PLAIN = Scheme(make_plain, cast("Multiply", linear), look_up_plain)
 
 
-def multiply_codes(product: Callable[..., Tensor], x: Tensor, weight: Codes, bias: Tensor | None) -> Tensor:
+def multiply_codes(product: Callable[..., Tensor], x: Tensor, weight: Matrix, bias: Tensor | None) -> Tensor:
     """The kernels know no bias."""
-    y = product(x, *weight.parts)
+    y = product(x, *list_tensors(weight))
     return y if bias is None else y + bias
 
 
@@ -132,9 +133,9 @@ def quantize_floats(rows: Tensor, columns: slice) -> tuple[Tensor, Tensor]:
     return codes[:, columns], scale
 
 
-def look_up_rows(weight: Codes, ids: Tensor, dtype: torch.dtype) -> Tensor:
-    codes, scale = weight.parts
-    return (codes[ids].float() * scale[ids][:, None]).to(dtype)
+def look_up_rows(weight: Matrix, ids: Tensor, dtype: torch.dtype) -> Tensor:
+    codes, scale = (part[ids] for part in list_tensors(weight))
+    return (codes.float() * scale[:, None]).to(dtype)
 
 
 def make_groups(outputs: int, inputs: int, dtype: torch.dtype, device: torch.device) -> Codes:
@@ -153,8 +154,8 @@ def quantize_groups(dtype: torch.dtype, rows: Tensor, columns: slice) -> tuple[T
     return quantize_int4(rows[:, columns], dtype)
 
 
-def look_up_groups(weight: Codes, ids: Tensor, dtype: torch.dtype) -> Tensor:
-    codes, scale, low = (part[ids] for part in weight.parts)
+def look_up_groups(weight: Matrix, ids: Tensor, dtype: torch.dtype) -> Tensor:
+    codes, scale, low = (part[ids] for part in list_tensors(weight))
     return unpack_spec(codes, scale, low).to(dtype)
 
 

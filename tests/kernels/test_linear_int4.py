@@ -39,8 +39,8 @@ def test_weights_on_such_a_grid_are_found_again_as_they_were(outputs, groups, se
     torch.testing.assert_close(unpack_spec(*quantize_int4(weight, torch.float32)), weight, rtol=1e-6, atol=1e-6)
 
 
-@given(st.integers(0, 40), st.sampled_from([1, 7, 64, 70]), st.sampled_from([1, 2, 5, 18]), st.sampled_from(MAKES))
-@settings(max_examples=60)
+@given(st.integers(0, 40), st.sampled_from([1, 7, 40]), st.sampled_from([1, 2, 5]), st.sampled_from(MAKES))
+@settings(max_examples=24)
 def test_the_product_is_that_of_the_weights_on_their_grid(num_rows, outputs, groups, make_and_dtype):
     product, dtype = make_and_dtype
     x, codes, scale, low = make(num_rows, outputs, groups, dtype)
@@ -50,7 +50,7 @@ def test_the_product_is_that_of_the_weights_on_their_grid(num_rows, outputs, gro
 
 
 def test_many_tiles_of_rows_share_their_columns():
-    x, *matrix = make(300, 70, 3)
+    x, *matrix = make(131, 20, 2)
     out = guarded(linear_int4, x, *matrix, Tiles(16, 16, 64, 4, 2))
     assert_close(out, linear_int4_spec(x, *matrix), largest=64)
 

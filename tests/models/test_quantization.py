@@ -12,7 +12,9 @@ from minipaged.cli import make_parser
 from minipaged.config import EngineConfig
 from minipaged.input_batch import to_device
 from minipaged.kernels.linear_int4 import unpack_spec
+from minipaged.kernels.linear_int4_triton import linear_int4
 from minipaged.kernels.linear_int8 import linear_int8_spec
+from minipaged.kernels.linear_int8_triton import linear_int8
 from minipaged.kv_cache import KVCache
 from minipaged.loading import load_model
 from minipaged.models import quantization
@@ -45,11 +47,13 @@ def folder(tmp_path_factory):
     return tiny_model(tmp_path_factory.mktemp("tiny"), **SHAPE)
 
 
-def build(folder, way, dtype=torch.float32, place=None):
-    ops = choose_ops("torch", dtype, CPU)
+def build(folder, way, place=None, products=None):
+    ops = choose_ops("torch", torch.float32, CPU)
     if way == "fp8":  # which no CPU has: here its specification multiplies
         ops = ops._replace(linear_int8=linear_int8_spec)
-    model = Decoder(read_model_config(folder), ops, dtype, CPU, place, way)
+    if products:
+        ops = ops._replace(linear_int8=products[0], linear_int4=products[1])
+    model = Decoder(read_model_config(folder), ops, torch.float32, CPU, place, way)
     load_weights(model, folder)
     return model
 
@@ -174,15 +178,13 @@ def test_a_draft_model_is_kept_as_its_target_is(folder):
     assert isinstance(draft.model.entrance.weight, Codes)
 
 
-def test_the_kernels_of_triton_multiply_codes_too(folder):
+def test_the_kernels_of_triton_multiply_codes_too(tmp_path):
     """In the interpreter: what the model gives them is what they expect."""
+    folder = tiny_model(tmp_path, num_hidden_layers=1, **SHAPE)
     for way in WAYS:
-        config, ops = read_model_config(folder), choose_ops("triton", torch.float32, CPU)
-        model = Decoder(config, ops._replace(make_attend=choose_ops("torch", torch.float32, CPU).make_attend),
-                        torch.float32, CPU, None, way)  # fmt: skip
-        load_weights(model, folder)
-        expected = read(build(folder, way), PROMPTS[0])
-        torch.testing.assert_close(read(model, PROMPTS[0]), expected, rtol=2e-3, atol=2e-3 * float(expected.max()))
+        expected = read(build(folder, way), PROMPTS[0][:2])
+        actual = read(build(folder, way, products=(linear_int8, linear_int4)), PROMPTS[0][:2])
+        torch.testing.assert_close(actual, expected, rtol=2e-3, atol=2e-3 * float(expected.abs().max()))
 
 
 def test_what_cannot_be_kept_so_is_refused_in_a_sentence(tmp_path):
