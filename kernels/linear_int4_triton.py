@@ -98,4 +98,4 @@ def choose_tiles(num_rows: int, dtype: torch.dtype) -> Tiles:
         return Tiles(min(32, rows), columns=32, inputs=64, warps=4, stages=2)
     if rows <= 32:
         return Tiles(rows, columns=32, inputs=128, warps=4, stages=3)
-    return Tiles(rows, columns=64, inputs=128, warps=8, stages=3)
+    return Tiles(rows, columns=128, inputs=64, warps=8, stages=3)
