@@ -78,8 +78,7 @@ class Sums:
 
 
 def load_way(model: str, way: str) -> ModelRunner:
-    quantization = None if way == "none" else way
-    return load_model(EngineConfig(model=model, device="cpu", dtype="float32", quantization=quantization))
+    return load_model(EngineConfig(model=model, device="cpu", dtype="float32", quantization=way))
 
 
 def measure(model: str, ways: list[str], window: int) -> dict[str, Any]:

@@ -115,8 +115,9 @@ def measured(document: Record, workload: str, key: str) -> dict[str, list[float]
 
 def name_of(document: Record, engine: str) -> str:
     settings = document["engines"][engine]["settings"]
-    kind = settings.get("config", {}).get("quantization")
-    return f"minipaged {settings['level']}{f', {kind}' if kind else ''}" if settings.get("level") else engine
+    kind = settings.get("config", {}).get("quantization", "none")
+    kept = "" if kind == "none" else f", {kind}"
+    return f"minipaged {settings['level']}{kept}" if settings.get("level") else engine
 
 
 def draw_bars(ax: Axes, bars: dict[str, list[float]], labels: dict[str, str]) -> None:

@@ -19,7 +19,7 @@ CHOICES = {
     "dtype": ("auto", "float32", "bfloat16", "float16"),
     "load_format": ("auto", "dummy"),
     "attention_backend": ("auto", "torch", "triton"),
-    "quantization": ("int8", "int4", "fp8"),
+    "quantization": ("none", "int8", "int4", "fp8"),
     "scheduling_policy": ("fcfs", "priority"),
     "speculative_method": ("ngram", "draft_model"),
     "speculative_length": ("fixed", "adaptive"),
@@ -44,8 +44,8 @@ class EngineConfig:
     dtype: str = option("auto", 1, "auto: bfloat16 on CUDA, float32 on a CPU")
     load_format: str = option("auto", 1, "dummy: random weights of the config's shapes, no checkpoint needed")
     attention_backend: str = option("auto", 1, "auto: the fastest that runs on the device")
-    quantization: str | None = option(
-        None, 1, "keep weights in fewer bits: int8 loses next to nothing; fp8 is for GPUs that have it"
+    quantization: str = option(
+        "none", 1, "keep weights in fewer bits: int8 loses next to nothing; fp8 is for GPUs that have it"
     )
     max_model_len: int = option(None, 1, "prompt and output of one request together; default: the model's own")
     max_num_seqs: int = option(64, 1, "how many requests may hold KV memory at once")
@@ -84,8 +84,7 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
-            if name != "quantization" or self.quantization is not None:
-                check_choice(name, getattr(self, name), choices)
+            check_choice(name, getattr(self, name), choices)
         sizes = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
         for name in ("max_num_seqs", "block_size", "max_num_batched_tokens", *sizes):
             check_integer(name, getattr(self, name), 1)

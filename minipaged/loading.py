@@ -145,7 +145,7 @@ def choose_device(config: EngineConfig) -> EngineConfig:
     return replace(config, device=device, dtype=dtype, attention_backend=backend)
 
 
-def check_fp8(quantization: str | None, device: str) -> None:
+def check_fp8(quantization: str, device: str) -> None:
     """Raises ValueError if floats of 8 bits are asked for where nothing reads them."""
     if quantization != "fp8":
         return

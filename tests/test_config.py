@@ -145,8 +145,7 @@ def test_a_seed_has_64_bits(seed):
 
 def test_every_default_is_legal():
     defaults = {field.name: field.default for field in fields(EngineConfig)}
-    assert all(defaults[name] in choices for name, choices in CHOICES.items() if name != "quantization")
-    assert defaults["quantization"] is None
+    assert all(defaults[name] in choices for name, choices in CHOICES.items())
 
 
 def test_one_process_is_one_rank():

@@ -149,7 +149,7 @@ class Decoder:
         dtype: torch.dtype,
         device: torch.device,
         place: Place | None = None,
-        quantization: str | None = None,
+        quantization: str = "none",
     ):
         place = place or Place.alone()
         self.config, self.portion = config, place.portion_of(config)

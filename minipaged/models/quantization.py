@@ -85,9 +85,9 @@ class Schemes(NamedTuple):
     words: Scheme  # the embedding, and the head
 
 
-def choose_schemes(quantization: str | None, config: ModelConfig, ops: Ops) -> Schemes:
+def choose_schemes(quantization: str, config: ModelConfig, ops: Ops) -> Schemes:
     """Raises ValueError for a model that cannot be kept in this way."""
-    if quantization is None:
+    if quantization == "none":
         return Schemes(PLAIN, PLAIN)
     if any(config.experts):
         raise ValueError(f"quantization {quantization} is not built for a mixture of experts: leave it out")

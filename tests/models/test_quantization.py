@@ -88,7 +88,7 @@ def test_it_is_the_model_of_the_weights_that_its_codes_stand_for(tmp_path, folde
             assert name.endswith("norm.weight")
     save_file(tensors, tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_bytes((folder / "config.json").read_bytes())
-    expected = read(build(tmp_path, None), PROMPTS[3])
+    expected = read(build(tmp_path, "none"), PROMPTS[3])
     torch.testing.assert_close(read(kept, PROMPTS[3]), expected, rtol=2e-3, atol=2e-3 * float(expected.abs().max()))
 
 
@@ -197,7 +197,7 @@ def test_what_cannot_be_kept_so_is_refused_in_a_sentence(tmp_path):
     moe = str(tiny_model(tmp_path / "moe", "mixtral"))
     with pytest.raises(ValueError, match="quantization int8 is not built for a mixture of experts"):
         load_model(EngineConfig(model=moe, quantization="int8"))
-    with pytest.raises(ValueError, match="quantization must be one of int8, int4, fp8, not 'int7'"):
+    with pytest.raises(ValueError, match="quantization must be one of none, int8, int4, fp8, not 'int7'"):
         EngineConfig(quantization="int7")
 
 
