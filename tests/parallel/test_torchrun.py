@@ -131,7 +131,11 @@ def test_two_hosts_say_what_one_says(folder, tmp_path):
             there = ["--rdzv-endpoint", f"{hosts[0].address}:29411", *is_first, "--local-addr", host.address]
             command, out = level_06(folder, tmp_path, 6, *meeting, *there)
             runs.append(host.run(command, with_mark(mark), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
-        words = [run.communicate(timeout=120)[0] for run in runs]
+        try:
+            words = [run.communicate(timeout=120)[0] for run in runs]
+        finally:
+            for run in runs:
+                run.kill()  # nobody's, once it has ended
     assert [run.returncode for run in runs] == [0, 0], words
     requests = json.loads(out.read_text())["requests"]
     assert [request["token_ids"] for request in requests] == greedy_tokens(folder, PROMPTS, 6)
