@@ -7,8 +7,9 @@
     A KV cache is ...        words as they come; ^C stops the answer, what was said stays said
     > /new                   forget the conversation        ^D or /exit: leave
 
-Invariant: the server is asked for the whole conversation each time and remembers nothing of it; what it finds again in
-its prefix cache is why the second question is answered sooner. (From level 08.)"""
+Invariant: the server is asked for the whole conversation each time and remembers nothing of it (what it finds again in
+its prefix cache is why the second question is answered sooner); what it says is text, and moves no cursor. (From level
+08.)"""
 
 import argparse
 import os
@@ -19,10 +20,14 @@ from typing import Any
 
 import httpx
 
+from .checks import check_integer, check_number
 from .cli import DONE, Parser, guarded, leave
 from .sse import StreamReader, delta
 
 TIMEOUT = httpx.Timeout(10.0, read=None)  # a long queue is no reason to hang up
+BIDI = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))  # they turn the line around
+CONTROLS = dict.fromkeys([*range(0x7F, 0xA0), *BIDI], "\ufffd")
+CONTROLS |= {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"}  # their pictures in Unicode
 Message = dict[str, str]
 
 
@@ -52,20 +57,29 @@ class Conversation:
 
 
 class Client:
-    """Somebody at a server. Raises RuntimeError with what the server says, or that nobody is there."""
+    """Somebody at a server. Raises RuntimeError with what the server says, or that nobody is there; ValueError for a
+    model that is not."""
 
     def __init__(self, http: httpx.Client, model: str | None, options: dict[str, Any]):
         self.http, self.options = http, options
-        self.model = model or self.find_model()
+        self.model = self.find_model(model)
 
-    def find_model(self) -> str:
+    def find_model(self, wished: str | None) -> str:
+        names = self.list_models()
+        if not names or wished not in (None, *names):
+            raise ValueError(f"--model {wished}: {self.http.base_url} has {', '.join(names) or 'none'}")
+        return wished or names[0]
+
+    def list_models(self) -> list[str]:
         try:
             answer = self.http.get("/v1/models")
+            check(answer)
+            return [str(model["id"]) for model in answer.json()["data"]]
         except httpx.TransportError as error:
             hint = "python -m levels.08_serving starts one"
             raise RuntimeError(f"no server answers at {self.http.base_url}: {error} ({hint})") from error
-        check(answer)
-        return str(answer.json()["data"][0]["id"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise RuntimeError(f"{self.http.base_url} does not speak OpenAI's API") from error
 
     def ask(self, messages: list[Message]) -> Iterator[str]:
         body = {"model": self.model, "messages": messages, "stream": True, **self.options}
@@ -112,14 +126,19 @@ def answer(conversation: Conversation, text: str, write: Callable[[str], Any]) -
     pieces = conversation.say(text)
     try:
         for piece in pieces:
-            write(piece)
+            write(harmless(piece))
     except KeyboardInterrupt:
         write(" [stopped]")
     except RuntimeError as error:
-        write(f"[{error}]")
+        write(f"[{harmless(str(error))}]")
     finally:
         pieces.close()  # type: ignore[attr-defined]  # a generator: what came is noted before the next question
     write("\n\n")
+
+
+def harmless(text: str) -> str:
+    """What a terminal would obey is shown instead: a model, or who speaks for it, could clear screens and more."""
+    return text.translate(CONTROLS)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -140,13 +159,28 @@ def main(argv: Sequence[str] | None = None) -> int:
 def chat(args: argparse.Namespace) -> int:
     with suppress(ImportError):
         import readline  # noqa: F401  # arrow keys and history, where the system has it
+    check_options(args)
     headers = {"Authorization": f"Bearer {args.api_key}"} if args.api_key else {}
     options = {"temperature": args.temperature, "max_tokens": args.max_tokens}
     with httpx.Client(base_url=args.url.rstrip("/").removesuffix("/v1"), headers=headers, timeout=TIMEOUT) as http:
         client = Client(http, args.model, options)
-        print(f"{client.model} at {args.url}. ^C stops an answer, /new begins anew, ^D leaves.", file=sys.stderr)
+        print(
+            f"{harmless(client.model)} at {args.url}. ^C stops an answer, /new begins anew, ^D leaves.", file=sys.stderr
+        )
         talk(Conversation(client.ask, args.system), input, write_now)
     return DONE
+
+
+def check_options(args: argparse.Namespace) -> None:
+    """Raises ValueError for what no server could be asked."""
+    check_integer("max_tokens", args.max_tokens, 1, optional=True)
+    check_number("temperature", args.temperature, 0)
+    try:
+        url = httpx.URL(args.url)
+    except httpx.InvalidURL as error:
+        raise ValueError(f"--url {args.url}: {error}") from error
+    if url.scheme not in ("http", "https") or not url.host:
+        raise ValueError(f"--url must be like http://127.0.0.1:8000, not {args.url!r}")
 
 
 def write_now(text: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from minipaged import chat
 from minipaged.chat import Client, Conversation, Message, main, talk
-from minipaged.cli import DONE, FAILED
+from minipaged.cli import DONE, FAILED, REFUSED
 
 
 class Server:
@@ -79,7 +79,15 @@ def test_what_the_server_refuses_is_shown_and_the_conversation_goes_on() -> None
     assert conversation.messages == []
 
 
-def served(handler: Any) -> httpx.Client:
+MODELS = {"data": [{"id": "tiny"}, {"id": "other"}]}
+
+
+def served(answer: Any) -> httpx.Client:
+    """It has two models, and answers everything else as told."""
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, json=MODELS) if request.url.path == "/v1/models" else answer(request)
+
     return httpx.Client(base_url="http://x", transport=httpx.MockTransport(handler))
 
 
@@ -92,19 +100,18 @@ def test_a_client_streams_from_the_first_model_it_finds() -> None:
 
     def handler(request: httpx.Request) -> httpx.Response:
         asked.append(request)
-        if request.url.path == "/v1/models":
-            return httpx.Response(200, json={"data": [{"id": "tiny"}]})
         return stream('{"choices": [{"delta": {"content": "Hi"}}]}', '{"choices": [{"delta": {}}]}', "[DONE]")
 
     client = Client(served(handler), None, {"temperature": 0})
     assert "".join(client.ask([{"role": "user", "content": "Hi"}])) == "Hi"
-    assert b'"model":"tiny"' in asked[1].content.replace(b": ", b":")
+    assert b'"model":"tiny"' in asked[0].content.replace(b": ", b":")
 
 
 @pytest.mark.parametrize(("response", "words"), [
     (httpx.Response(401, json={"error": {"message": "the API key is missing"}}), "key is missing"),
     (httpx.Response(502, text="<html>"), "502"),
-    (stream('{"choices": [{"delta": {"content": "Hi"}}]}'), "cut"),
+    (stream('{"choices": [{"delta": {"content": "Hi"}}]}'), "cut"), (stream("{"), "no JSON"),
+    (stream('{"error": "full"}'), "full"),
 ])  # fmt: skip
 def test_errors_are_one_line(response: httpx.Response, words: str) -> None:
     client = Client(served(lambda request: response), "tiny", {})
@@ -128,3 +135,34 @@ def test_the_program_end_to_end(capsys: pytest.CaptureFixture[str], monkeypatch:
     monkeypatch.setattr(chat.httpx, "Client", lambda **options: http)
     assert main(["--model", "tiny"]) == DONE
     assert capsys.readouterr().out == "Ho\n\n"
+
+
+def test_what_a_terminal_would_obey_is_shown_instead() -> None:
+    def clear(messages: list[Message]) -> Iterator[str]:
+        yield "a\x1b"  # an escape that comes in two pieces
+        yield "[2J\r\x9b\u202eb\tc\n"
+        raise RuntimeError("\x1b]0;title\x07")
+
+    written, lines = list[str](), iter(["Hi", "/exit"])
+    talk(Conversation(clear), lambda prompt: next(lines), written.append)
+    assert "".join(written) == "a\u241b[2J\u240d\ufffd\ufffdb\tc\n[\u241b]0;title\u2407]\n\n"
+
+
+def test_a_model_that_the_server_has_not_is_refused_at_once() -> None:
+    assert Client(served(lambda request: stream("[DONE]")), "other", {}).model == "other"
+    with pytest.raises(ValueError, match="tiny, other"):
+        Client(served(lambda request: stream("[DONE]")), "nobody", {})
+    http = httpx.Client(
+        base_url="http://x", transport=httpx.MockTransport(lambda request: httpx.Response(200, text="Hi"))
+    )
+    with pytest.raises(RuntimeError, match="OpenAI"):
+        Client(http, None, {})
+
+
+@pytest.mark.parametrize("flags", [
+    ["--url", "here"], ["--url", "ftp://x"], ["--url", "http://"], ["--url", "http://x:y"], ["--max-tokens", "0"],
+    ["--temperature", "-1"],
+])  # fmt: skip
+def test_what_no_server_could_be_asked_is_refused_at_once(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(flags) == REFUSED
+    assert flags[0].removeprefix("--").replace("-", "_") in capsys.readouterr().err.replace("--url", "url")

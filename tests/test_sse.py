@@ -28,6 +28,19 @@ def test_a_stream_without_an_end_was_cut() -> None:
     ({"choices": [{"delta": {"content": "Hi"}}]}, "Hi"), ({"choices": [{"text": "Hi"}]}, "Hi"),
     ({"choices": [{"delta": {"role": "assistant", "content": ""}}]}, ""), ({"choices": [{"delta": {}}]}, ""),
     ({"choices": [], "usage": {}}, ""), ({"choices": [{"delta": {"content": None}}]}, ""),
+    ({"choices": [{"delta": None}]}, ""), ({"choices": ["Hi"]}, ""), ({"choices": "Hi"}, ""),
+    ({"choices": [{"text": 5}]}, ""),
 ])  # fmt: skip
 def test_the_text_of_a_chunk(event: dict[str, object], text: str) -> None:
     assert delta(event) == text
+
+
+@pytest.mark.parametrize("line", ["data: {", "data: 5", "data: []", "data: null", "data: " + "[" * 100_000])
+def test_what_is_no_event_is_an_error_of_the_servers(line: str) -> None:
+    with pytest.raises(RuntimeError, match="no JSON object"):
+        StreamReader().read(line)
+
+
+def test_an_error_in_any_shape_is_one() -> None:
+    with pytest.raises(RuntimeError, match="full"):
+        StreamReader().read('data: {"error": "full"}')

@@ -3,7 +3,8 @@
     arrival |.. waits for a place (concurrency) ..| sent |....| first text | text | text | usage, end
 
 Waiting for a place is part of its time: who could not even ask was not served. Tokens are counted by the server, in the
-usage at the end. Invariant: whatever goes wrong is this client's error and nobody else's. (From level 08.)"""
+usage at the end; a server that tells none cannot be measured. Invariant: whatever goes wrong is this client's error and
+nobody else's. (From level 08.)"""
 
 import asyncio
 import time
@@ -73,10 +74,13 @@ class Clients:
         reader.check_end()
         if not timing.moments:
             raise RuntimeError("an answer without text")
+        if not timing.num_output:
+            raise RuntimeError("the server does not tell its usage: nobody knows how many tokens these were")
 
 
 def note(event: dict[str, Any], timing: Timing, moment: float) -> None:
     if delta(event):
         timing.moments.append(moment)
-    if usage := event.get("usage"):
-        timing.num_prompt, timing.num_output = usage["prompt_tokens"], usage["completion_tokens"]
+    match event:
+        case {"usage": {"prompt_tokens": int(read), "completion_tokens": int(said)}}:
+            timing.num_prompt, timing.num_output = read, said

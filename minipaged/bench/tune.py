@@ -10,6 +10,7 @@ everybody waits longer for each step. Where the two meet depends on the machine.
 import asyncio
 import subprocess
 import sys
+import tempfile
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -60,21 +61,23 @@ def parse_numbers(name: str, text: str) -> list[int]:
 
 @contextmanager
 def server(options: dict[str, Any]) -> Iterator[str]:
-    """Its address, while it runs. Raises RuntimeError if it does not start."""
-    command = [sys.executable, "-m", "minipaged.serving", "--port", "0"]
-    process = subprocess.Popen(
-        [*command, *words(options)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
-    assert process.stdout is not None
-    try:
-        line = process.stdout.readline()
-        if "http" not in line:
-            raise RuntimeError(f"the server did not start: {' '.join(command)}")
-        yield line.split()[-1]
-    finally:
-        process.terminate()
-        process.wait(END_S)
-        process.stdout.close()
+    """Its address, while it runs. Raises RuntimeError, with the server's last words, if it does not start."""
+    command = [sys.executable, "-m", "minipaged.serving", "--port", "0", *words(options)]
+    with (
+        tempfile.TemporaryFile("w+", encoding="utf-8") as errors,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+    ):
+        assert process.stdout is not None
+        try:
+            line = process.stdout.readline()
+            if "http" not in line:
+                process.wait(END_S)
+                errors.seek(0)
+                raise RuntimeError(f"the server did not start: {(errors.read().splitlines() or ['no word'])[-1]}")
+            yield line.split()[-1]
+        finally:
+            process.terminate()
+            process.wait(END_S)
 
 
 def words(options: dict[str, Any]) -> list[str]:

@@ -45,7 +45,8 @@ def test_moments_are_those_of_the_pieces_and_tokens_those_of_the_usage() -> None
     (lambda: httpx.Response(503, text="full"), "503"), (lambda: httpx.Response(200, stream=Answer(CHUNK)), "cut"),
     (lambda: httpx.Response(200, stream=Answer('data: {"error": {"message": "dead"}}\n\n')), "dead"),
     (lambda: httpx.Response(200, stream=Answer("data: [DONE]\n\n")), "without text"),
-    (lambda: httpx.Response(200, stream=Answer("data: {\n\n")), "JSONDecodeError"),
+    (lambda: httpx.Response(200, stream=Answer("data: {\n\n")), "no JSON object"),
+    (lambda: httpx.Response(200, stream=Answer(CHUNK, "data: [DONE]\n\n")), "usage"),
 ])  # fmt: skip
 def test_what_goes_wrong_is_one_clients_error(answer: Any, words: str) -> None:
     [timing], _ = run(lambda request: answer())

@@ -91,6 +91,11 @@ def test_the_settings_that_serve_most_in_time_win(
     assert f"--max-num-seqs {best['engine']['max_num_seqs']}" in capsys.readouterr().out
 
 
+def test_a_server_that_does_not_start_says_why() -> None:
+    with pytest.raises(RuntimeError, match="nowhere"), tune.server({"model": "/nowhere/at/all"}):
+        pass
+
+
 @pytest.mark.parametrize("words", [
     ["serve", "--request-rate", "0"], ["serve", "--request-rate", "fast"], ["serve", "--num-prompts", "0"],
     ["serve", "--burstiness", "0"], ["serve", "--plot", "x.txt"], ["serve", "--json", "/nowhere/x"],
