@@ -38,16 +38,30 @@ CACHE_BYTES = 256 << 20  # of compiled grammars that may be asked for again
 NUM_THREADS = 4  # a large grammar may take half a minute: small ones need not wait behind it
 
 
+class Order:
+    """A grammar that was asked for. When nobody is left who did, it is not compiled, unless that has begun."""
+
+    def __init__(self, compiled: Compiled):
+        self.compiled = compiled
+
+    def __del__(self) -> None:
+        self.compiled.cancel()
+
+
 class Grammar:
     """One choice's way through its grammar."""
 
-    def __init__(self, compiled: Compiled, vocab_size: int):
-        self.compiled, self.vocab_size = compiled, vocab_size
+    def __init__(self, order: Order, vocab_size: int):
+        self.order, self.vocab_size = order, vocab_size
         self.path: list[int] = []  # the tokens that brought the matcher where it stands
 
     def anew(self) -> "Grammar":
         """Another choice's way through the same."""
-        return Grammar(self.compiled, self.vocab_size)
+        return Grammar(self.order, self.vocab_size)
+
+    @property
+    def compiled(self) -> Compiled:
+        return self.order.compiled
 
     @property
     def is_ready(self) -> bool:
@@ -105,7 +119,7 @@ class Grammars:
         self.tokenizer, self.vocab_size, self.eos_token_ids = tokenizer, vocab_size, eos_token_ids
         self.pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="grammars")
         self.lock = Lock()
-        self.open_now: WeakValueDictionary[str, Compiled] = WeakValueDictionary()  # what is in use is compiled once
+        self.open_now: WeakValueDictionary[str, Order] = WeakValueDictionary()  # what is in use is compiled once
 
     def check(self, structure: dict[str, Any]) -> None:
         """Raises ValueError for what is no grammar, or for a model that cannot follow any."""
@@ -118,9 +132,9 @@ class Grammars:
     def open(self, structure: dict[str, Any]) -> Grammar:
         """Begin to compile it, unless that has been done."""
         name = json.dumps(structure)
-        if (compiled := self.open_now.get(name)) is None:
-            compiled = self.open_now[name] = self.pool.submit(self.compile, structure)
-        return Grammar(compiled, self.vocab_size)
+        if (order := self.open_now.get(name)) is None:
+            order = self.open_now[name] = Order(self.pool.submit(self.compile, structure))
+        return Grammar(order, self.vocab_size)
 
     def compile(self, structure: dict[str, Any]) -> "xgrammar.CompiledGrammar":
         with self.lock:  # whoever is first makes it

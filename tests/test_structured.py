@@ -2,6 +2,7 @@
 
 import json
 import re
+import threading
 from concurrent.futures import Future
 from functools import partial
 from random import Random
@@ -13,7 +14,7 @@ from minipaged.config import EngineConfig
 from minipaged.desk import FrontDesk
 from minipaged.detokenizer import Detokenizer
 from minipaged.sampling_params import SamplingParams
-from minipaged.structured import Grammars
+from minipaged.structured import NUM_THREADS, Grammars, Order
 from minipaged.vocabulary import Vocabulary
 
 from .chances import PROMPT, Dice, draws, p_value
@@ -105,14 +106,13 @@ class Slow(Grammars):
 
     def open(self, structure):
         grammar = super().open(structure)
-        grammar.compiled.result()
-        self.real, grammar.compiled = grammar.compiled, Future()
-        self.late = getattr(self, "late", grammar.compiled)
-        grammar.compiled = self.late
+        self.real, self.late = grammar.order, getattr(self, "late", Future())
+        self.real.compiled.result()
+        grammar.order = Order(self.late)
         return grammar
 
     def finish(self):
-        self.late.set_result(self.real.result())
+        self.late.set_result(self.real.compiled.result())
 
 
 def waiting_room(level=3, **fields):
@@ -160,8 +160,30 @@ def test_whoever_leaves_while_it_is_compiled_is_gone():
     engine.abort("slow")
     engine.check_integrity()
     assert not engine.has_unfinished_requests()
-    slow.finish()
+    assert slow.late.cancelled(), "nobody else waits for it"
     assert step(engine) == {}
+
+
+def test_what_nobody_waits_for_any_more_is_not_compiled():
+    """All threads are busy with others' grammars; who leaves the queue takes the work along, unless it is shared."""
+    grammars, go_on, compiled = waiting_room()[1], threading.Event(), []
+
+    def compile(structure):
+        compiled.append(structure["regex"])
+        go_on.wait()
+
+    grammars.compile = compile
+    busy = [Grammars.open(grammars, {"regex": str(i)}) for i in range(NUM_THREADS)]
+    gone, shared = Grammars.open(grammars, {"regex": "gone"}), Grammars.open(grammars, {"regex": "shared"})
+    also = Grammars.open(grammars, {"regex": "shared"}).anew()
+    del gone, shared
+    again = Grammars.open(grammars, {"regex": "gone"})
+    del again
+    go_on.set()
+    for grammar in (*busy, also):
+        grammar.compiled.result(10)
+    grammars.pool.shutdown()
+    assert sorted(compiled) == [*map(str, range(NUM_THREADS)), "shared"]
 
 
 def test_a_grammar_that_cannot_be_compiled_ends_the_request_with_the_reason():

@@ -11,9 +11,10 @@ One rank answers a Run: the one that has the logits. Only it is told what is wis
 all others get the bare batch. Invariant: what is decoded equals what was encoded, distributions of guesses bit for bit.
 (From level 06.)"""
 
+from collections import OrderedDict
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import msgspec
 import torch
@@ -139,6 +140,8 @@ ENCODER = msgspec.msgpack.Encoder()
 ORDERS: msgspec.msgpack.Decoder[Order] = msgspec.msgpack.Decoder(Order)
 REPLIES: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
 PARAMS = msgspec.msgpack.Decoder(SamplingParams)
+WRITTEN: "WeakKeyDictionary[SamplingParams, bytes]" = WeakKeyDictionary()
+REMEMBERED_BYTES = 32 << 20  # as they are written; as objects they are about eight times as large
 
 
 def full(batch: Batch, guesses: list[Guess]) -> Run:
@@ -155,24 +158,41 @@ def bare(batch: Batch) -> Run:
 def unfold(run: Run, device: torch.device) -> tuple[Batch, list[Guess]]:
     """What `full` was given."""
     rows = [
-        Row(read_params(row.params), row.seed, row.position, row.prompt, row.output, row.held_back, row.permitted)
+        Row(PARAMS_HERE.read(row.params), row.seed, row.position, row.prompt, row.output, row.held_back, row.permitted)
         for row in run.rows
     ]
     return run.batch._replace(rows=rows), [read_guess(guess, device) for guess in run.guesses]
 
 
-@lru_cache(maxsize=4096)
 def write_params(params: SamplingParams) -> bytes:
     """Without what is none of a rank's business: where an answer ends, and a grammar, which is in the row's bits.
 
-    Of whole numbers only top_k may be larger than 64 bits, and is off then."""
-    mine = replace(params, max_tokens=None, min_tokens=0, stop=(), structured_outputs=None, num_speculative_tokens=None)
-    return ENCODER.encode(replace(mine, top_k=min(params.top_k, LARGEST)))
+    Written once while its request lives. Of whole numbers only top_k may be larger than 64 bits, and is off then."""
+    if (data := WRITTEN.get(params)) is None:
+        mine = replace(params, max_tokens=None, min_tokens=0, stop=(), structured_outputs=None)
+        mine = replace(mine, num_speculative_tokens=None, top_k=min(params.top_k, LARGEST))
+        data = WRITTEN[params] = ENCODER.encode(mine)
+    return data
 
 
-@lru_cache(maxsize=4096)
-def read_params(data: bytes) -> SamplingParams:
-    return PARAMS.decode(data)
+class Remembered:
+    """Params that were read, by their bytes: the newest, up to num_bytes of them. A bias may be of all words."""
+
+    def __init__(self, num_bytes: int):
+        self.room, self.params = num_bytes, OrderedDict[bytes, SamplingParams]()
+
+    def read(self, data: bytes) -> SamplingParams:
+        if data not in self.params:
+            self.params[data] = PARAMS.decode(data)
+            self.room -= len(data)
+        self.params.move_to_end(data)
+        while self.room < 0 and len(self.params) > 1:
+            oldest, _ = self.params.popitem(last=False)
+            self.room += len(oldest)
+        return self.params[data]
+
+
+PARAMS_HERE = Remembered(REMEMBERED_BYTES)
 
 
 def write_guess(guess: Guess) -> WireGuess:

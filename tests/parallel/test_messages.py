@@ -7,7 +7,20 @@ import pytest
 import torch
 
 from minipaged.batch import Batch, Known, Measured, Row
-from minipaged.parallel.messages import ENCODER, ORDERS, REPLIES, Answer, Run, Stop, bare, full, unfold
+from minipaged.parallel.messages import (
+    ENCODER,
+    ORDERS,
+    REPLIES,
+    WRITTEN,
+    Answer,
+    Remembered,
+    Run,
+    Stop,
+    bare,
+    full,
+    unfold,
+    write_params,
+)
 from minipaged.sampling_params import SamplingParams
 from minipaged.sequence import Score
 from minipaged.speculative.drafter import Guess
@@ -92,3 +105,21 @@ def test_params_are_checked_where_they_arrive():
 def test_what_is_no_reply_is_refused(data):
     with pytest.raises(msgspec.DecodeError):
         REPLIES.decode(data)
+
+
+def test_params_are_remembered_while_somebody_asks_by_them_and_not_for_all_who_ever_did():
+    """A bias may be of all words: a server would be full after a few thousand such requests."""
+    before = len(WRITTEN)
+    params = SamplingParams(logit_bias={i: float(i % 7) for i in range(1000)})
+    data = write_params(params)
+    assert write_params(params) is data
+    del params
+    assert len(WRITTEN) == before
+    remembered = Remembered(3 * len(data))
+    first = remembered.read(data)
+    assert remembered.read(data) is first
+    for seed in range(20):
+        remembered.read(write_params(SamplingParams(seed=seed, logit_bias={i: float(i % 7) for i in range(1000)})))
+    assert len(remembered.params) <= 3
+    assert remembered.read(data) is not first
+    assert Remembered(1).read(data) == first, "one that is larger than all the room is read all the same"
