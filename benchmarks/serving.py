@@ -2,8 +2,8 @@
 
     python -m benchmarks.serving [--scale F] [--repetitions N] [--out FILE] [--model NAME]
 
-W2, 64 requests at once, and a few requests alone, in turns: first the engine in this process, then a server in one of
-its own with 64 streams to it, each read to its end. Expected: at least nine tenths of the engine's output tokens/s, and
+W2, 64 requests at once, and a few requests alone, in turns: the engine in this process, and a server in one of its own
+with 64 streams to it, each read to its end. Expected: at least nine tenths of the engine's output tokens/s, and
 a first token at most 10 ms later. The clients run in this process and share the machine's cores with the server, as
 they would not elsewhere. A request that fails, or one token less than asked for, is an error. One JSON document with
 the machine, the versions, the commit and every repetition."""
@@ -38,7 +38,8 @@ Record = dict[str, Any]
 Work = Callable[[list[Request]], tuple[list[Timing], float]]
 Ways = dict[str, Work]
 SETTINGS = {"max_model_len": 2048, "num_blocks": 2048, "max_num_seqs": 64}
-NUM_ALONE = 5
+NUM_ALONE, ALONE_TOKENS = 9, 4  # only its first token is of interest
+WARM_SCALE = 0.05
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -59,7 +60,8 @@ def run(args: argparse.Namespace) -> int:
     with server({"model": args.model, **SETTINGS}) as url:
         ways: Ways = {"python": partial(in_python, llm), "http": partial(over_http, url)}
         for repetition in range(-1, args.repetitions):  # the first is for warming up
-            found = [measure(name, work, repetition, llm, args.scale) for name, work in ways.items()]
+            scale = args.scale if repetition >= 0 else min(args.scale, WARM_SCALE)
+            found = repeat(ways, repetition, llm.engine.desk.vocab_size, scale)
             records += found if repetition >= 0 else []
     facts = {"machine": describe_machine(), "versions": describe_versions(), **describe_commit()}
     if args.out:
@@ -69,12 +71,16 @@ def run(args: argparse.Namespace) -> int:
     return DONE
 
 
-def measure(name: str, work: Work, repetition: int, llm: LLM, scale: float) -> Record:
-    """All of W2 at once, then a few of W1 alone: the same for both ways, and others in each repetition."""
-    size = llm.engine.desk.vocab_size
-    together = work(make_requests("W2", size, repetition, scale=scale))
-    alone = [work(make_requests("W1", size, f"{repetition}/{i}", scale=scale))[0][0] for i in range(NUM_ALONE)]
-    return record(name, repetition, together, alone)
+def repeat(ways: Ways, repetition: int, size: int, scale: float) -> list[Record]:
+    """All of W2 at once, way by way, and the other way round the next time; then W1 alone, a few times, by turns."""
+    order = list(ways.items())[:: 1 if repetition % 2 else -1]
+    requests = make_requests("W2", size, repetition, scale=scale)
+    together, alone = {name: work(requests) for name, work in order}, {name: list[Timing]() for name in ways}
+    for i in range(NUM_ALONE):
+        [request] = make_requests("W1", size, f"{repetition}/{i}", scale=scale)
+        for name, work in order:
+            alone[name] += work([request._replace(max_tokens=ALONE_TOKENS)])[0]
+    return [record(name, repetition, together[name], alone[name]) for name in ways]
 
 
 def in_python(llm: LLM, requests: list[Request]) -> tuple[list[Timing], float]:
