@@ -27,6 +27,7 @@ from minipaged.cli import (
     default_params,
     engine_options,
     guarded,
+    leaving_at_once,
     make_parser,
     uninterrupted,
     write_json,
@@ -56,7 +57,8 @@ def run(lesson: "Lesson", prog: str) -> int:
     """A level that serves has no demonstration to run: without prompts, it does that."""
     serve = getattr(lesson.demo, "serve", None)
     if lesson.is_demo and serve is not None:
-        return int(serve(load(lesson.number), lesson.args, lesson.config))
+        with leaving_at_once():  # also while torch is being loaded
+            return int(serve(load(lesson.number), lesson.args, lesson.config))
     return lesson.run(prog)
 
 

@@ -218,6 +218,16 @@ def uninterrupted() -> Iterator[None]:
         held[number](number, None)
 
 
+@contextmanager
+def leaving_at_once() -> Iterator[None]:
+    """A server that has not begun to serve has nothing to finish: SIGTERM ends it with 0."""
+    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(DONE))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def leave(main: Callable[[], int]) -> NoReturn:
     """End the program by what main returns. From then on Ctrl-C could only tear up Python's own goodbye."""
     try:

@@ -46,7 +46,7 @@ class FrontDesk:
         if n > limit - 1:
             raise ValueError(f"the prompt has {n} tokens; max_model_len {limit} leaves room for {limit - 1}")
         if m is not None and n + m > limit:
-            raise ValueError(f"prompt of {n} + max_tokens {m} = {n + m} tokens exceed max_model_len {limit}")
+            raise ValueError(f"max_tokens {m} + a prompt of {n} = {n + m} tokens exceed max_model_len {limit}")
         size, num_blocks = self.config.block_size, self.config.num_blocks
         if (needed := -(-n // size)) > num_blocks:
             raise ValueError(f"a prompt of {n} tokens needs {needed} blocks of {size}; the whole pool has {num_blocks}")

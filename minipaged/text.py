@@ -24,14 +24,18 @@ def encode_chat(tokenizer: Any, messages: list[dict[str, Any]]) -> list[int]:
     """Token ids of a conversation and the header of the answer to come.
 
     Raises ValueError without a tokenizer or chat template, and for messages that the template cannot read."""
+    return tokenize(tokenizer, write_chat(tokenizer, messages), add_special_tokens=False)
+
+
+def write_chat(tokenizer: Any, messages: list[dict[str, Any]]) -> str:
+    """A conversation as the model reads it. Raises as `encode_chat`."""
     read = read_messages("messages", messages)
     if not getattr(tokenizer, "chat_template", None):
         raise ValueError("this model has no chat template: give prompt or prompt_token_ids")
     try:
-        text = tokenizer.apply_chat_template(read, tokenize=False, add_generation_prompt=True)
+        return str(tokenizer.apply_chat_template(read, tokenize=False, add_generation_prompt=True))
     except Exception as error:  # a template is a program of the model's: whatever it raises is about these messages
         raise ValueError(f"the chat template refuses these messages: {error}") from error
-    return tokenize(tokenizer, text, add_special_tokens=False)
 
 
 def tokenize(tokenizer: Any, text: str, *, add_special_tokens: bool) -> list[int]:

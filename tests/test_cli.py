@@ -19,6 +19,7 @@ from minipaged.cli import (
     engine_options,
     guarded,
     leave,
+    leaving_at_once,
     make_parser,
     uninterrupted,
     write_json,
@@ -277,13 +278,22 @@ def test_a_flag_takes_what_its_field_takes():
     assert (config.num_speculative_tokens, config.draft_model, config.gpu_memory_utilization) == (3, "some/folder", 0.5)
 
 
-def importing(done: list[str], error: Exception | None = None) -> None:
-    """An import in the midst of which somebody presses Ctrl-C."""
+def importing(done: list[str], error: Exception | None = None, number: int = signal.SIGINT) -> None:
+    """An import in the midst of which a signal comes: Ctrl-C, unless another is named."""
     with uninterrupted():
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), number)
         if error:
             raise error
         done.append("imported")
+
+
+def test_a_server_that_is_told_to_end_while_it_is_imported_does_so_when_that_is_over() -> None:
+    """With 0: it has nothing to finish."""
+    before, done = signal.getsignal(signal.SIGTERM), list[str]()
+    with pytest.raises(SystemExit) as ended, leaving_at_once():
+        importing(done, number=signal.SIGTERM)
+    assert (done, ended.value.code) == (["imported"], DONE)
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_ctrl_c_during_an_import_counts_when_it_is_over() -> None:

@@ -48,7 +48,7 @@ def test_a_prompt_that_could_not_run_alone_is_refused(prompt, error, message):
 def test_prompt_and_answer_together_must_fit_and_the_message_has_all_three_numbers():
     desk = open_desk()
     desk.open([5] * 12, SamplingParams(max_tokens=20))
-    with pytest.raises(ValueError, match=r"prompt of 12 \+ max_tokens 21 = 33 tokens exceed max_model_len 32"):
+    with pytest.raises(ValueError, match=r"max_tokens 21 \+ a prompt of 12 = 33 tokens exceed max_model_len 32"):
         desk.open([5] * 12, SamplingParams(max_tokens=21))
 
 

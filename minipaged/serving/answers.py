@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from ..outputs import CompletionOutput, Logprob, RequestOutput, describe
 from ..sampling_params import SamplingParams
-from .errors import busy, failed
+from .errors import closing, failed
 
 T = TypeVar("T")
 
@@ -120,11 +120,16 @@ def check(output: RequestOutput) -> None:
     if "error" in reasons:
         raise failed(output.error)
     if "abort" in reasons:
-        raise busy("the request was ended: the server is shutting down")
+        raise closing("the request was ended: the server is shutting down")
 
 
 async def merge(streams: list[AsyncGenerator[T, None]]) -> AsyncGenerator[tuple[int, T], None]:
     """What several streams yield, as it comes, each with its stream's number. The first error ends them all."""
+    if len(streams) == 1:  # no task and no queue for what need not be merged: this is done for every token
+        async with aclosing(streams[0]):
+            async for only in streams[0]:
+                yield 0, only
+        return
     queue: asyncio.Queue[tuple[int, T | Exception | None]] = asyncio.Queue(maxsize=1)  # nobody runs ahead of the reader
     tasks = [asyncio.create_task(pump(i, stream, queue)) for i, stream in enumerate(streams)]
     try:

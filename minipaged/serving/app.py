@@ -7,7 +7,6 @@ Routes only: what they do is in `frontend.py`, what they read in `protocol.py`, 
 Invariant: whatever happens inside, the answer is OpenAI's JSON, and never a page of the framework's. (From level
 08.)"""
 
-import asyncio
 import time
 from typing import Any
 
@@ -16,7 +15,7 @@ from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.middleware.cors import CORSMiddleware
 
-from .doorway import AccessLog, CheckedRoute, KeyLock
+from .doorway import AccessLog, Answered, CheckedRoute, KeyLock, KnownHost
 from .errors import ApiError, add_error_handlers, refused
 from .frontend import Frontend
 from .observatory import make_observatory
@@ -30,8 +29,11 @@ def make_app(front: Frontend, settings: ServerSettings) -> FastAPI:
     for make in (make_api, make_tools, make_status, *([make_observatory] if settings.observatory else [])):
         app.include_router(make(front))
     add_error_handlers(app)
+    app.add_middleware(Answered)
     if settings.api_key is not None:
         app.add_middleware(KeyLock, api_key=settings.api_key)
+    if settings.is_private:
+        app.add_middleware(KnownHost, names=(settings.host, *settings.allowed_hosts))
     if settings.allowed_origins:
         app.add_middleware(
             CORSMiddleware, allow_origins=settings.allowed_origins, allow_methods=["*"], allow_headers=["*"]
@@ -71,17 +73,18 @@ def make_tools(front: Frontend) -> APIRouter:
     router = APIRouter(route_class=CheckedRoute)
 
     @router.post("/tokenize")
-    async def tokenize(body: TokenizeRequest) -> JSONResponse:
+    async def tokenize(body: TokenizeRequest, request: Request) -> JSONResponse:
         front.check_model(body.model)
         with refused():
-            found = await asyncio.to_thread(tokenize_request, body, front.desk)
+            found = await front.readers.read(request.scope["body_bytes"], tokenize_request, body, front.desk)
         return JSONResponse({**found, "max_model_len": front.llm.config.max_model_len})
 
     @router.post("/detokenize")
-    async def from_tokens(body: DetokenizeRequest) -> JSONResponse:
+    async def from_tokens(body: DetokenizeRequest, request: Request) -> JSONResponse:
         front.check_model(body.model)
-        with refused("tokens"):
-            return JSONResponse({"prompt": await asyncio.to_thread(detokenize, body, front.desk)})
+        with refused({"prompt_token_ids": "tokens"}):
+            text = await front.readers.read(request.scope["body_bytes"], detokenize, body, front.desk)
+        return JSONResponse({"prompt": text})
 
     return router
 

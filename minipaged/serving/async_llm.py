@@ -12,7 +12,7 @@ import asyncio
 import threading
 import traceback
 import weakref
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -98,18 +98,19 @@ class AsyncLLM:
         *,
         priority: int = 0,
         cache_salt: str | None = None,
+        hear: Callable[[RequestOutput], None] = lambda output: None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Outputs as they come, each with all that came before; the last one is finished. Close it to abort.
 
-        Before the first: ValueError or TypeError for what policies refuse, QueueFullError, EngineDeadError."""
+        Before the first: ValueError or TypeError for what policies refuse, QueueFullError, EngineDeadError.
+        hear: is told of each when it comes, in the listening thread, also of those that a slow reader never sees."""
         params = SamplingParams() if sampling_params is None else sampling_params
         token_ids = await asyncio.to_thread(self.read, prompt, params)
-        ticket, box = self.enter(token_ids, params, request_id, priority, cache_salt)
+        ticket, box = self.enter(Box(hear), token_ids, params, request_id, priority, cache_salt)
         try:
-            finished = False
-            while not finished:
+            output = None
+            while output is None or not output.finished:
                 output = await box.get()
-                finished = output.finished
                 yield output
         finally:
             self.boxes.pop(ticket, None)
@@ -120,12 +121,12 @@ class AsyncLLM:
         self.replicas.desk.check(token_ids, params)
         return token_ids
 
-    def enter(self, token_ids: list[int], params: SamplingParams, *place: Any) -> tuple[int, Box]:
+    def enter(self, box: Box, token_ids: list[int], params: SamplingParams, *place: Any) -> tuple[int, Box]:
         """No news come in between: whoever is sent for has a letterbox."""
         with self.replicas.lock:
             self.check_place(params)
             ticket = self.replicas.enter(token_ids, params, *place).ticket
-            box = self.boxes[ticket] = Box()
+            self.boxes[ticket] = box
         return ticket, box
 
     def check_place(self, params: SamplingParams) -> None:
@@ -166,10 +167,13 @@ class AsyncLLM:
             now["num_waiting"] += sum(replica.num_unseen for replica in self.replicas.living)
             return Stats(**vars(self.replicas.counters), **now)
 
-    async def look(self) -> list[View]:
+    async def look(self) -> dict[int, View]:
         """Who holds which blocks, in each living replica: answered between two of its steps."""
-        answers = await asyncio.gather(*map(asyncio.wrap_future, self.replicas.ask("look")))
-        return [answer.view for answer in answers if answer.view]
+        with self.replicas.lock:
+            living, asked = [replica.index for replica in self.replicas.living], self.replicas.ask("look")
+        answers = await asyncio.gather(*map(asyncio.wrap_future, asked), return_exceptions=True)
+        views = {i: getattr(answer, "view", None) for i, answer in zip(living, answers, strict=True)}
+        return {i: view for i, view in views.items() if view}  # who died meanwhile has none
 
     async def reset_prefix_cache(self) -> bool:
         """Forget all shared beginnings; False if a replica could not, for a request of its was running."""

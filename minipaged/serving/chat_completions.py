@@ -15,6 +15,7 @@ from .protocol import ChatRequest
 from .scores import chat_scores
 
 Body = dict[str, Any]
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")  # the last two are refused in other words
 
 
 class ChatShape:
@@ -54,3 +55,10 @@ class ChatShape:
         scored = None if news.logprobs is None else chat_scores(news.token_ids, news.logprobs, self.num_top or 0)
         end = {"finish_reason": news.finish_reason, "stop_reason": news.stop_reason}
         return {"index": news.index, **content, "logprobs": scored, **end}
+
+
+def check_roles(messages: list[Body]) -> None:
+    """A template would read any. Raises ValueError, naming the message, for a role that OpenAI's API has not."""
+    for i, message in enumerate(messages):
+        if isinstance(role := message.get("role"), str) and role not in ROLES:
+            raise ValueError(f"messages[{i}].role must be one of {', '.join(ROLES[:4])}, not {role!r:.40}")

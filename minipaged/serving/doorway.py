@@ -1,20 +1,24 @@
 """What every request passes on its way in, whatever it wants: a number and a line in the log, the key, a limit.
 
-    request -> logged -> CORS -> locked -> routes -> limited (bodies only)
+    request -> logged -> CORS -> known host -> locked -> answered -> routes -> limited (bodies only)
 
     {"request_id": "4f0c...", "method": "POST", "path": "/v1/completions", "status": 200, "seconds": 0.412}
 
 Plain ASGI: nothing is buffered, and a client that hangs up is noticed through all of it. Invariant: without the key
-nobody gets past here but to ask for the server's health; no body grows beyond 8 MiB. (From level 08.)"""
+nobody gets past here but to ask for the server's health; no body grows beyond 8 MiB or takes longer than a minute;
+whatever is raised behind it is answered behind it, and so is logged. (From level 08.)"""
 
+import asyncio
 import base64
 import binascii
 import hmac
+import ipaddress
 import json
 import logging
+import re
 import time
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from typing import Any
 
 from fastapi import Request
@@ -23,11 +27,11 @@ from fastapi.routing import APIRoute
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .errors import ApiError, respond, too_large
+from .errors import ApiError, explain, respond, too_large, too_slow
 
-MAX_BODY_BYTES = 8 << 20
+MAX_BODY_BYTES, BODY_S = 8 << 20, 60.0
 OPEN_PATHS = ("/health",)
-log = logging.getLogger("minipaged.access")
+log, faults = logging.getLogger("minipaged.access"), logging.getLogger("minipaged.serving")
 
 
 class AccessLog:
@@ -60,6 +64,59 @@ def write(scope: Scope, status: int, seconds: float) -> None:
     line = {name: scope[name] for name in ("request_id", "method", "path")}
     client = scope["client"][0] if scope.get("client") else None
     log.info(json.dumps({**line, "status": status, "seconds": round(seconds, 6), "client": client}))
+
+
+class KnownHost:
+    """A page of somebody else's, whose name was made to lead to this machine, gives that name as the host.
+
+    Asked where only this machine is served: to a browser, such a page and this server are one site (DNS rebinding)."""
+
+    def __init__(self, app: ASGIApp, names: Collection[str]):
+        self.app, self.names = app, {"localhost", *(name.lower() for name in names)}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and not self.knows(host := Headers(scope=scope).get("host", "")):
+            advice = "--allowed-hosts names those that it may be called by"
+            await respond(ApiError(421, f"this server is not known as {host!r:.100}; {advice}"))(scope, receive, send)
+            return
+        await self.app(scope, receive, send)
+
+    def knows(self, host: str) -> bool:
+        """An address is no name that could lead elsewhere; neither is none at all, which no browser says."""
+        name = re.sub(r":\d*$", "", host).strip("[]").lower()
+        return name in {"", *self.names} or name.endswith(".localhost") or is_address(name)
+
+
+def is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+class Answered:
+    """What nobody foresaw is answered here, within the log and for whoever may read answers: not by the framework's
+    outermost layer, where neither holds."""
+
+    def __init__(self, app: ASGIApp):
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        has_begun = False
+
+        async def noted(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        try:
+            await self.app(scope, receive, noted)
+        except Exception as error:
+            if has_begun or scope["type"] != "http":
+                raise  # uvicorn logs it, and ends the connection
+            faults.error("%s %s failed", scope["method"], scope["path"], exc_info=error)
+            await respond(explain(error))(scope, receive, send)
 
 
 class KeyLock:
@@ -105,7 +162,7 @@ class CheckedRoute(APIRoute):
         async def checked(request: Request) -> Response:
             if request.method == "POST":
                 check_headers(request.headers)
-                request = Request(request.scope, counted(request.receive))
+                request = Request(request.scope, counted(request.scope, request.receive))
             return await handle(request)
 
         return checked
@@ -119,15 +176,21 @@ def check_headers(headers: Headers) -> None:
         raise too_large(MAX_BODY_BYTES)
 
 
-def counted(receive: Receive) -> Receive:
-    """The same, until too much has come."""
-    size = 0
+def counted(scope: Scope, receive: Receive) -> Receive:
+    """The same, until too much has come, or too slowly; scope["body_bytes"] is how much it was."""
+    scope["body_bytes"], is_whole = 0, False
+    deadline = asyncio.get_running_loop().time() + BODY_S
 
     async def receive_counted() -> Message:
-        nonlocal size
-        message = await receive()
-        size += len(message.get("body", b""))
-        if size > MAX_BODY_BYTES:
+        nonlocal is_whole
+        try:
+            async with asyncio.timeout_at(None if is_whole else deadline):
+                message = await receive()
+        except TimeoutError:
+            raise too_slow(BODY_S) from None
+        is_whole = not message.get("more_body", False)
+        scope["body_bytes"] += len(message.get("body", b""))
+        if scope["body_bytes"] > MAX_BODY_BYTES:
             raise too_large(MAX_BODY_BYTES)
         return message
 

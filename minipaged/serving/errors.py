@@ -1,8 +1,8 @@
 """Whatever goes wrong reaches the client as OpenAI's error body, with a status that says whose fault it was.
 
     400  malformed, out of range, cannot fit      404  model or route        413  body over 8 MiB
-    401  key                                      503  queue full, or about to stop (with Retry-After)
-    500  the request failed, or the engine died
+    401  key                                      408  body or head too late 421  called by a name that is not ours
+    500  the request failed, or the engine died   503  queue full, or about to stop (with Retry-After)
 
     {"error": {"message": "n must be a whole number in [1, 128], not 200",
                "type": "invalid_request_error", "param": "n", "code": null}}
@@ -27,6 +27,7 @@ from .protocol import BODIES, FIELDS
 
 RETRY_AFTER_S = 1
 SHOWN_CHARACTERS = 80  # of a value that was refused
+MESSAGE_CHARACTERS = 1000  # of a whole sentence: nobody is sent back megabytes of their own
 
 
 class ApiError(Exception):
@@ -41,7 +42,7 @@ class ApiError(Exception):
         code: str | None = None,
         headers: Mapping[str, str] | None = None,
     ):
-        super().__init__(message)
+        super().__init__(shorten(message))
         self.status, self.param, self.code, self.headers = status, param, code, headers
 
     @property
@@ -51,18 +52,32 @@ class ApiError(Exception):
         return {"error": error}
 
 
+def shorten(message: str) -> str:
+    """Its beginning and its end, if it is long."""
+    half = MESSAGE_CHARACTERS // 2
+    return message if len(message) <= 2 * half else f"{message[:half]} ... {message[-half:]}"
+
+
 def failed(reason: str | None) -> ApiError:
     """Of a request that ended with "error"."""
     return ApiError(500, f"the request failed: {reason or 'no reason is known'}")
 
 
-def busy(message: str) -> ApiError:
-    return ApiError(503, message, code="overloaded", headers={"Retry-After": str(RETRY_AFTER_S)})
+def busy(message: str, code: str = "overloaded") -> ApiError:
+    return ApiError(503, message, code=code, headers={"Retry-After": str(RETRY_AFTER_S)})
+
+
+def closing(message: str = "the server is shutting down") -> ApiError:
+    return busy(message, "shutting_down")
 
 
 def too_large(limit: int) -> HTTPException:
     """The one kind of error that the framework lets pass while it reads a body."""
     return HTTPException(413, f"the body is larger than {limit} bytes")
+
+
+def too_slow(limit_s: float) -> HTTPException:
+    return HTTPException(408, f"the body did not come within {limit_s:g} s", {"Connection": "close"})
 
 
 def no_model(name: str, served: str) -> ApiError:
@@ -71,20 +86,22 @@ def no_model(name: str, served: str) -> ApiError:
 
 
 @contextmanager
-def refused(param: str | None = None) -> Iterator[None]:
-    """What the front desk refuses in here is the client's to mend."""
+def refused(words: Mapping[str, str] | None = None) -> Iterator[None]:
+    """What the front desk refuses in here is the client's to mend. words: the desk's -> what this request calls it."""
+    mine = words or {}
     try:
         yield
     except (ValueError, TypeError) as error:
-        raise ApiError(400, str(error), param=param or named_field(str(error))) from error
+        message = re.sub(r"\w+", lambda word: mine.get(word[0], word[0]), shorten(str(error)))
+        raise ApiError(400, message, param=named_field(message, mine.get("the prompt", "prompt"))) from error
 
 
-def named_field(message: str) -> str | None:
+def named_field(message: str, prompt: str) -> str | None:
     """Sentences of refusal begin with the field, if it is one field's fault: "logit_bias[3] must be ..."."""
     word = re.match(r"[a-z_]+", message)
     if word and word[0] in FIELDS:
         return word[0]
-    return "prompt" if message.startswith(("prompt", "the prompt")) else None
+    return prompt if message.startswith(("a prompt", "the prompt", "the chat template")) else None
 
 
 def describe(error: RequestValidationError, route: str) -> ApiError:
@@ -148,8 +165,4 @@ def add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(EngineDeadError)
     @app.exception_handler(QueueFullError)
     async def engine(request: Request, error: Exception) -> Response:
-        return respond(explain(error))
-
-    @app.exception_handler(Exception)
-    async def unexpected(request: Request, error: Exception) -> Response:
         return respond(explain(error))

@@ -8,12 +8,13 @@ Headers are sent when the first words are there: until then every failure has it
 has a place at the gate until its end, and is worked on while its client listens. (From level 08.)"""
 
 import asyncio
-import json
 import logging
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing
+from functools import partial
 from typing import Any, Protocol
 
+import msgspec
 from fastapi import Request
 from fastapi.responses import Response
 
@@ -27,9 +28,9 @@ from .answers import Asked, News, Tale, check, merge
 from .connection import CLIENT_GONE, ClientGoneError, EventStream, while_connected
 from .errors import ApiError, explain, no_model, refused
 from .gate import Gate
-from .metrics import Metrics, Stats
+from .metrics import Metrics, Stats, Stopwatch
 from .protocol import ChatRequest, CompletionRequest
-from .reading import read_chat, read_completion
+from .reading import Readers, read_chat, read_completion
 
 DONE = b"data: [DONE]\n\n"
 log = logging.getLogger("minipaged.serving")
@@ -51,10 +52,11 @@ class AnyLLM(Protocol):
         *,
         priority: int = 0,
         cache_salt: str | None = None,
+        hear: Callable[[RequestOutput], None],
     ) -> AsyncGenerator[RequestOutput, None]: ...
     def abort(self, request_id: str) -> None: ...
     def stats(self) -> Stats: ...
-    async def look(self) -> Sequence[Any]: ...
+    async def look(self) -> Mapping[int, Any]: ...
     def records(self) -> AsyncGenerator[StepRecord, None]: ...
 
 
@@ -71,7 +73,7 @@ class Frontend:
 
     def __init__(self, llm: AnyLLM, name: str, max_waiting: int):
         self.llm, self.name = llm, name
-        self.desk = FrontDesk(llm.config, llm.vocabulary)
+        self.desk, self.readers = FrontDesk(llm.config, llm.vocabulary), Readers()
         self.gate = Gate(llm.config.max_num_seqs * llm.config.data_parallel_size + max_waiting)
         self.metrics = Metrics(llm.stats, name)
         self.live: set[str] = set()  # the engine's ids of whatever is under way
@@ -97,8 +99,9 @@ class Frontend:
         self.check_model(body.model)
         self.gate.check_size(body.num_prompts)  # a million prompts need not be read to be too many
         request_id = request.scope["request_id"]
-        with refused():
-            asked, shape = await asyncio.to_thread(read, body, self.desk, request_id, self.name)
+        with refused(body.words):
+            num_bytes = request.scope["body_bytes"]
+            asked, shape = await self.readers.read(num_bytes, read, body, self.desk, request_id, self.name)
         outputs = self.outputs(asked, request_id)
         tale = Tale(asked.params.n, len(asked.prompts))
         if not body.stream:
@@ -108,15 +111,18 @@ class Frontend:
 
     async def outputs(self, asked: Asked, request_id: str) -> AsyncGenerator[tuple[int, RequestOutput], None]:
         """What the engine says to each prompt, by the prompt's number."""
-        with self.gate.enter(asked.num_choices), self.metrics.watch(asked.num_choices) as watch:
-            streams = [self.ask(asked, i, f"{request_id}-{i}") for i in range(len(asked.prompts))]
+        with self.gate.enter(asked.num_choices):
+            watch = Stopwatch(self.metrics, asked.num_choices)
+            streams = [self.ask(asked, i, f"{request_id}-{i}", watch) for i in range(len(asked.prompts))]
             async with aclosing(merge(streams)) as merged:
                 async for prompt, output in merged:
-                    watch.see(prompt * asked.params.n, output)
                     yield prompt, output
 
-    async def ask(self, asked: Asked, prompt: int, request_id: str) -> AsyncGenerator[RequestOutput, None]:
+    async def ask(
+        self, asked: Asked, prompt: int, request_id: str, watch: Stopwatch
+    ) -> AsyncGenerator[RequestOutput, None]:
         options: dict[str, Any] = {"priority": asked.priority, "cache_salt": asked.cache_salt}
+        options["hear"] = partial(watch.see, prompt * asked.params.n)
         self.live.add(request_id)
         try:
             async with aclosing(
@@ -173,7 +179,7 @@ async def tell(
 
 
 def encode(body: dict[str, Any]) -> bytes:
-    return json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    return msgspec.json.encode(body)
 
 
 def event(body: dict[str, Any]) -> bytes:

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from .errors import ApiError, busy
+from .errors import ApiError, busy, closing
 
 
 class Gate:
@@ -37,7 +37,7 @@ class Gate:
 
     def check_open(self) -> None:
         if self.closing:
-            raise busy("the server is shutting down")
+            raise closing()
 
     def check_size(self, num_choices: int) -> None:
         if num_choices > self.limit:

@@ -7,6 +7,7 @@ Invariant: however slow a reader is, it keeps nobody waiting and no more than th
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Generic, TypeVar
 
@@ -35,12 +36,14 @@ class Bell:
 
 
 class Letterbox(Generic[T]):
-    """Made within the loop that reads it."""
+    """Made within the loop that reads it. hear: is told of every letter when it comes, in the writer's thread."""
 
-    def __init__(self) -> None:
-        self.bell, self.newest = Bell(), deque[T | Exception](maxlen=1)
+    def __init__(self, hear: Callable[[T], None] = lambda letter: None) -> None:
+        self.bell, self.newest, self.hear = Bell(), deque[T | Exception](maxlen=1), hear
 
     def put(self, letter: T | Exception) -> None:
+        if not isinstance(letter, Exception):
+            self.hear(letter)
         self.newest.append(letter)
         self.bell.ring()
 

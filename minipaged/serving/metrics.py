@@ -1,14 +1,14 @@
-"""What Prometheus wants to know: the engine's own counts, and what clients wait for, timed where they are answered.
+"""What Prometheus wants to know: the engine's own counts, and how long clients wait for it.
 
     arrival |--- time to first token ---|-- inter token --|-- inter token --| end
             |------------------------ e2e request latency ------------------|
 
 Names are vLLM's with the prefix minipaged, so that its dashboards fit. Counts of the engine are read when somebody
-asks (`EngineCounts`), never kept twice; tokens that come in one output share its moment. (From level 08.)"""
+asks (`EngineCounts`), never kept twice; tokens that come in one output share its moment, which is when it came from
+the engine, however slowly its client reads. (From level 08.)"""
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -95,21 +95,15 @@ class Metrics:
     def render(self) -> bytes:
         return generate_latest(self.registry)
 
-    @contextmanager
-    def watch(self, num_choices: int) -> Iterator["Stopwatch"]:
-        """Times one HTTP request, whose choices are known by their numbers over all prompts."""
-        watch = Stopwatch(self, num_choices)
-        yield watch
-        self.e2e.observe(time.perf_counter() - watch.arrival)
-
 
 class Stopwatch:
-    """When each choice of a request was heard of last."""
+    """Times one HTTP request, whose choices are known by their numbers over all prompts; heard of in one thread."""
 
     def __init__(self, metrics: Metrics, num_choices: int):
         self.metrics, self.arrival = metrics, time.perf_counter()
         self.first: list[float | None] = [None] * num_choices
         self.last, self.num_tokens = [self.arrival] * num_choices, [0] * num_choices
+        self.open = set(range(num_choices))
 
     def see(self, first_choice: int, output: RequestOutput) -> None:
         now = time.perf_counter()
@@ -117,8 +111,8 @@ class Stopwatch:
             if len(said.token_ids) > self.num_tokens[choice]:
                 self.time(choice, now)
                 self.num_tokens[choice] = len(said.token_ids)
-                if said.finish_reason:
-                    self.finish(choice, now, said.finish_reason)
+            if said.finish_reason and choice in self.open:
+                self.finish(choice, now, said.finish_reason)
 
     def time(self, choice: int, now: float) -> None:
         gap, self.last[choice] = now - self.last[choice], now
@@ -129,7 +123,10 @@ class Stopwatch:
         self.metrics.ttft.observe(gap)
 
     def finish(self, choice: int, now: float, reason: str) -> None:
+        self.open.remove(choice)
         self.metrics.success.labels(self.metrics.model, reason).inc()
         began, more = self.first[choice], self.num_tokens[choice] - 1
         if began is not None and more:
             self.metrics.tpot.observe((now - began) / more)
+        if not self.open:
+            self.metrics.e2e.observe(now - self.arrival)

@@ -4,15 +4,17 @@
     event: look    {"replica": 0, "ttft_s": 0.04,                      up to eight a second, one for each replica
                     "steps": [{"step": 7, "prefill": 96, "decode": 5, "drafts": 0, "accepted": 0, ...}],
                     "blocks": "uuss..cc....",                          u used by one, s shared, c free but remembered
-                    "requests": [{"id", "state", "num_prompt", "num_computed", "num_tokens"}]}
+                    "requests": [{"id", "state", "num_prompt", "num_computed", "num_tokens"}],
+                    "living": [0, 1]}                                  replicas that answered
+    event: ended   {"reason": "the engine has died"}                   the last one
 
 The page (observatory.html) is one file and asks no other machine for anything. Invariant: the engine is asked only
-while somebody watches, and a slow watcher misses steps, never holds one up. (From level 08.)"""
+while somebody watches, once for all who do, and a slow watcher misses looks, never holds one up. (From level 08.)"""
 
 import asyncio
 import json
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,11 +26,16 @@ from ..trace.steps import StepRecord
 from .connection import EventStream
 from .errors import busy
 from .frontend import Frontend
+from .letterbox import Feed
 
 PAGE = Path(__file__).with_suffix(".html")
 PAUSE_S, MAX_WATCHERS, MAX_SHOWN = 0.125, 16, 200
 MAX_STEPS = 2000  # in one look: as many as the page keeps
-POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; img-src data:"
+MAX_UNREAD = 64  # looks that lie ready for a watcher
+POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; img-src data:; "
+    "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+)
 FACTS = ("num_blocks", "block_size", "max_num_seqs", "max_num_batched_tokens", "max_model_len")
 
 
@@ -69,25 +76,54 @@ def make_observatory(front: Frontend) -> APIRouter:
 
 
 class Watchers:
-    """Whoever looks on, up to a few."""
+    """Whoever looks on, up to a few. latest: how each replica looked last, for whoever comes now."""
 
     def __init__(self, front: Frontend):
-        self.front, self.number = front, 0
+        self.front, self.feeds, self.latest = front, list[Feed[bytes]](), dict[int, bytes]()
+        self.looking: asyncio.Task[None] | None = None
 
     async def watch(self) -> AsyncGenerator[bytes, None]:
-        if self.number >= MAX_WATCHERS:
-            raise busy(f"{self.number} are watching; the engine is asked for no more")
-        self.number += 1
+        if len(self.feeds) >= MAX_WATCHERS:
+            raise busy(f"{len(self.feeds)} are watching; the engine is asked for no more")
+        feed = self.join()
         try:
             yield event("hello", self.hello())
-            async with aclosing(self.looks()) as looks:
-                async for look in looks:
-                    yield event("look", look)
+            for look in [*self.latest.values()]:
+                yield look
+            while (news := await feed.get()) is not None:
+                yield news
         finally:
-            self.number -= 1
+            self.feeds.remove(feed)
+            if not self.feeds and self.looking:
+                self.looking.cancel()
+                self.looking = None
+
+    def join(self) -> Feed[bytes]:
+        self.feeds.append(Feed[bytes](MAX_UNREAD))
+        if self.looking is None or self.looking.done():
+            self.looking = asyncio.create_task(self.look_on())
+        return self.feeds[-1]
 
     def hello(self) -> dict[str, Any]:
         return {"model": self.front.name, **{name: getattr(self.front.llm.config, name) for name in FACTS}}
+
+    async def look_on(self) -> None:
+        """For all of them; at the end they are told why."""
+        try:
+            async with aclosing(self.looks()) as looks:
+                async for look in looks:
+                    self.latest[look["replica"]] = event("look", {**look, "steps": []})
+                    self.tell(event("look", look))
+            reason = "the server is shutting down" if self.front.llm.is_alive else "the engine has died"
+            self.tell(event("ended", {"reason": reason}))
+        finally:
+            if self.looking is asyncio.current_task():  # else another has begun for those who came since
+                self.latest.clear()
+                self.tell(None)
+
+    def tell(self, news: bytes | None) -> None:
+        for feed in self.feeds:
+            feed.put(news)
 
     async def looks(self) -> AsyncGenerator[dict[str, Any], None]:
         """One for each replica, again and again; nothing while nothing happens."""
@@ -98,12 +134,12 @@ class Watchers:
             while llm.is_alive and not self.front.gate.closing:
                 fresh = [*steps]
                 steps.clear()
-                views: Sequence[View] = await llm.look()
-                shown = [describe(view) for view in views]
-                now = Counter(holder.request_id for view in views for holder in view.holders)
+                views: Mapping[int, View] = await llm.look()
+                shown = {replica: describe(view) for replica, view in views.items()}
+                now = Counter(holder.request_id for view in views.values() for holder in view.holders)
                 if fresh or shown != before:
-                    for replica, view in enumerate(shown):
-                        yield {**view, **self.moment(replica, fresh, Counter(choices | now))}
+                    for replica, view in shown.items():
+                        yield {**view, **self.moment(replica, fresh, Counter(choices | now)), "living": [*shown]}
                 before, choices = shown, now
                 await asyncio.sleep(PAUSE_S)
         finally:

@@ -17,6 +17,7 @@ from ..sampling_params import SamplingParams
 from .structure import check_plain, from_response_format
 
 MAX_STOPS, MAX_TOP_LOGPROBS = 4, 20
+MAX_PROMPTS, MAX_MESSAGES, MAX_BIASES = 4096, 10_000, 1 << 18  # more would keep everybody else waiting to be read
 STRICT = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, protected_namespaces=())
 WHOLE = "a whole number"
 Plain = Annotated[dict[str, Any], AfterValidator(check_plain)]
@@ -24,10 +25,11 @@ Text = Annotated[str, AfterValidator(check_plain)]
 NotEmpty = Annotated[Text, StringConstraints(min_length=1)]
 Stop = Annotated[list[Text], Field(max_length=MAX_STOPS, fail_fast=True)]
 # the first fault ends the reading: a body has room for millions, each of which would be written down
-Texts = Annotated[list[Text], Field(fail_fast=True)]
+Texts = Annotated[list[Text], Field(fail_fast=True, max_length=MAX_PROMPTS)]
 Tokens = Annotated[list[int], Field(fail_fast=True)]
-Prompts = Annotated[list[Tokens], Field(fail_fast=True)]
-Messages = Annotated[list[Plain], Field(fail_fast=True)]
+Prompts = Annotated[list[Tokens], Field(fail_fast=True, max_length=MAX_PROMPTS)]
+Messages = Annotated[list[Plain], Field(fail_fast=True, max_length=MAX_MESSAGES)]
+Biases = Annotated[dict[str, Any], Field(max_length=MAX_BIASES), AfterValidator(check_plain)]
 Scores = Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)]
 SAMPLED = (
     *("n", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
@@ -58,7 +60,9 @@ class GenerationRequest(BaseModel):
     stop: Text | Stop | None = Field(None, description=f"text or a list of at most {MAX_STOPS} texts")
     presence_penalty: float | None = Field(None, description="a number in [-2, 2]")
     frequency_penalty: float | None = Field(None, description="a number in [-2, 2]")
-    logit_bias: Plain | None = Field(None, description="an object from token ids to numbers")
+    logit_bias: Biases | None = Field(
+        None, description=f"an object from token ids to numbers, at most {MAX_BIASES} of them"
+    )
     seed: int | None = Field(None, description=f"{WHOLE} of 64 bits")
     user: Text | None = Field(None, description="text")
     response_format: Plain | None = Field(None, description="an object with a type: text, json_object or json_schema")
@@ -96,6 +100,12 @@ class GenerationRequest(BaseModel):
             raise ValueError("stream_options goes with stream true only")
 
     @property
+    def words(self) -> dict[str, str]:
+        """What the front desk's words are called in this request."""
+        given = {"structured_outputs": "response_format", "max_tokens": "max_completion_tokens"}
+        return {"prompt_token_ids": "prompt"} | {a: b for a, b in given.items() if getattr(self, b) is not None}
+
+    @property
     def num_prompts(self) -> int:
         return 1
 
@@ -108,7 +118,7 @@ class CompletionRequest(GenerationRequest):
     """POST /v1/completions."""
 
     prompt: Text | Texts | Tokens | Prompts = Field(
-        description="text, a list of texts, a list of token ids, or a list of such lists"
+        description=f"text or a list of token ids, or a list of at most {MAX_PROMPTS} of either"
     )
     echo: bool | None = Field(None, description="true or false")
     logprobs: Scores | None = Field(None, description=f"{WHOLE} in [0, {MAX_TOP_LOGPROBS}]")
@@ -140,13 +150,19 @@ class CompletionRequest(GenerationRequest):
 class ChatRequest(GenerationRequest):
     """POST /v1/chat/completions."""
 
-    messages: Messages = Field(description='a list of messages, each {"role": text, "content": text}')
+    messages: Messages = Field(
+        description=f'a list of at most {MAX_MESSAGES} messages, each {{"role": text, "content": text}}'
+    )
     logprobs: bool | None = Field(None, description="true or false")
     top_logprobs: Scores | None = Field(None, description=f"{WHOLE} in [0, {MAX_TOP_LOGPROBS}]")
     tools: list[Any] | None = Field(None, description="left out: tool calls are not supported")
     tool_choice: Any = Field(None, description="left out: tool calls are not supported")
     functions: list[Any] | None = Field(None, description="left out: tool calls are not supported")
     function_call: Any = Field(None, description="left out: tool calls are not supported")
+
+    @property
+    def words(self) -> dict[str, str]:
+        return super().words | {"the prompt": "messages"}
 
     def check(self) -> None:
         super().check()
@@ -170,7 +186,7 @@ class TokenizeRequest(BaseModel):
 
     model: Text | None = Field(None, description="the name of the model, text")
     prompt: Text | None = Field(None, description="text")
-    messages: Messages | None = Field(None, description="a list of messages")
+    messages: Messages | None = Field(None, description=f"a list of at most {MAX_MESSAGES} messages")
     add_special_tokens: bool = Field(True, description="true or false")
     return_token_strs: bool = Field(False, description="true or false")
 

@@ -9,18 +9,21 @@ somebody to answer. Invariant: when `serve` returns, every answer has ended, and
 
 import asyncio
 import logging
+import resource
 import signal
 import socket
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
 import uvicorn
 import uvloop
 
+from ..cli import leaving_at_once
 from .app import make_app
 from .frontend import AnyLLM, Frontend
+from .patience import MAX_CONNECTIONS, Connection
 from .settings import ServerSettings, bind
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -36,25 +39,28 @@ class Server(uvicorn.Server):
 
 
 def serve(make_llm: Callable[[], Any], model: str, settings: ServerSettings) -> None:
-    """Until a signal comes. Raises ValueError for an address that is taken, and whatever make_llm raises."""
+    """Until a signal comes. Raises ValueError for an address that is taken, whatever make_llm raises, and RuntimeError
+    with the reason at the end if the engine has died."""
     with bind(settings) as listener, leaving_at_once():
+        make_room()
         write_log_lines()
         llm = make_llm()
         try:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 runner.run(run(llm, settings.name_of(model), settings, listener))
+            reason = llm.error
         finally:
             llm.shutdown()
+    if reason is not None:
+        raise RuntimeError(reason)
 
 
-@contextmanager
-def leaving_at_once() -> Iterator[None]:
-    """Until somebody is served, SIGTERM ends everything as Ctrl-C does, but with 0."""
-    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+def make_room() -> None:
+    """Every connection is an open file, and often only 1,024 are allowed where more could be."""
+    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2 * MAX_CONNECTIONS if most == resource.RLIM_INFINITY else min(2 * MAX_CONNECTIONS, most)
+    if now != resource.RLIM_INFINITY and now < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 async def run(llm: AnyLLM, name: str, settings: ServerSettings, listener: socket.socket) -> None:
@@ -76,6 +82,7 @@ def show(address: Any) -> str:
 def configure(front: Frontend, settings: ServerSettings) -> uvicorn.Config:
     return uvicorn.Config(
         make_app(front, settings),
+        http=Connection,
         lifespan="off",
         access_log=False,
         log_config=None,

@@ -5,6 +5,7 @@
 
 Invariant: settings that exist are legal. (From level 08.)"""
 
+import ipaddress
 import os
 import socket
 from argparse import BooleanOptionalAction, Namespace
@@ -33,6 +34,7 @@ class ServerSettings:
     ssl_keyfile: str | None = option(None, "with --ssl-certfile: TLS")
     ssl_certfile: str | None = option(None, "with --ssl-keyfile: TLS")
     allowed_origins: tuple[str, ...] = option((), "a web origin whose pages may call (CORS); repeatable; default: none")
+    allowed_hosts: tuple[str, ...] = option((), "a name for this server where it serves this machine only; repeatable")
     max_waiting: int = option(1024, "answers that may wait for a seat; beyond them: 503")
     shutdown_timeout: float = option(30.0, "seconds that running answers have to end after SIGTERM")
     observatory: bool = option(True, "the page at /, which shows the engine at work")
@@ -54,6 +56,14 @@ class ServerSettings:
     def scheme(self) -> str:
         return "http" if self.ssl_certfile is None else "https"
 
+    @property
+    def is_private(self) -> bool:
+        """Whether only this machine is served."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host.lower() == "localhost"
+
     def name_of(self, model: str) -> str:
         return self.served_model_name or Path(model).resolve().name
 
@@ -74,7 +84,8 @@ def add_server_flags(parser: Any) -> None:
 
 def read_settings(args: Namespace) -> ServerSettings:
     given = {f.name: value for f in fields(ServerSettings) if (value := getattr(args, f.name)) is not None}
-    given["allowed_origins"] = tuple(given.get("allowed_origins", ()))
+    for name in ("allowed_origins", "allowed_hosts"):
+        given[name] = tuple(given.get(name, ()))
     return ServerSettings(**{"api_key": os.environ.get(KEY_VARIABLE) or None, **given})
 
 

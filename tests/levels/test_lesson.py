@@ -265,7 +265,10 @@ def test_a_bad_line_is_refused_before_the_model_is_loaded(
     ("line", "named"),
     [
         ({"prompt_token_ids": [7] * 64, "max_tokens": 1}, "64 tokens; max_model_len 64"),  # policy 1
-        ({"prompt_token_ids": [7] * 60, "max_tokens": 5}, "60 + max_tokens 5 = 65 tokens exceed max_model_len 64"),
+        (
+            {"prompt_token_ids": [7] * 60, "max_tokens": 5},
+            "max_tokens 5 + a prompt of 60 = 65 tokens exceed max_model_len 64",
+        ),
         ({"prompt_token_ids": [7] * 33, "max_tokens": None}, "33 tokens needs 3 blocks of 16; the whole pool has 2"),
         ({"prompt_token_ids": []}, "the prompt is empty"),  # policy 2
         ({"prompt": ""}, "the prompt is empty"),

@@ -130,8 +130,9 @@ class Crowd:
 
 
 async def write(writer: asyncio.StreamWriter, body: bytes) -> None:
-    head = f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    writer.write(head.encode() + body)
+    headers = {"Host": "127.0.0.1", "Content-Type": "application/json", "Content-Length": len(body)}
+    lines = [f"POST {PATH} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
+    writer.write("\r\n".join(lines).encode() + body)
     await writer.drain()
 
 

@@ -19,11 +19,14 @@ from minipaged.trace.steps import StepRecord
 class Mailbox:
     """Holds one output: the newest."""
 
-    def __init__(self) -> None:
+    def __init__(self, hear: Any) -> None:
+        self.hear = hear
         self.latest: RequestOutput | Exception | None = None
         self.arrived = asyncio.Event()
 
     def put(self, item: RequestOutput | Exception) -> None:
+        if not isinstance(item, Exception):
+            self.hear(item)
         self.latest = item
         self.arrived.set()
 
@@ -93,11 +96,18 @@ class ThreadLLM:
         return self.error is None
 
     async def generate(
-        self, prompt: list[int], params: Any, request_id: str, *, priority: int = 0, cache_salt: str | None = None
+        self,
+        prompt: list[int],
+        params: Any,
+        request_id: str,
+        *,
+        priority: int = 0,
+        cache_salt: str | None = None,
+        hear: Any,
     ) -> AsyncGenerator[RequestOutput, None]:
         if self.error is not None:
             raise EngineDeadError(str(self.error))
-        box = self.boxes[request_id] = Mailbox()
+        box = self.boxes[request_id] = Mailbox(hear)
         try:
             with self.lock:
                 self.engine.add_request(prompt, params, request_id, priority, cache_salt)
@@ -118,7 +128,7 @@ class ThreadLLM:
         if (box := self.boxes.get(request_id)) and live:
             self.loop.call_soon_threadsafe(box.put, report(live, self.vocabulary.decode))
 
-    async def look(self) -> list[Any]:
+    async def look(self) -> dict[int, Any]:
         with self.lock:
             blocks, held = self.engine.blocks, self.engine.scheduler.running
             remembered = getattr(blocks, "cached_blocks", [])
@@ -134,11 +144,10 @@ class ThreadLLM:
                 for seq in held
             ]
             waiting = [seq.request_id for seq in self.engine.scheduler.waiting]
-            return [
-                SimpleNamespace(
-                    num_blocks=blocks.num_blocks, holders=holders, waiting=waiting, cached_blocks=remembered
-                )
-            ]
+            view = SimpleNamespace(
+                num_blocks=blocks.num_blocks, holders=holders, waiting=waiting, cached_blocks=remembered
+            )
+            return {0: view}
 
     async def records(self) -> AsyncGenerator[StepRecord, None]:
         seen, me = len(self.engine.trace.steps), object()

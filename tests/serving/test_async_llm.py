@@ -252,7 +252,7 @@ def test_whoever_looks_on_sees_blocks_and_steps(llm):
         watching = asyncio.create_task(anext(feed))
         await anext(stream)
         steps.append(await watching)
-        [view] = await llm.look()
+        [view] = (await llm.look()).values()
         await stream.aclose()
         await feed.aclose()
         return steps, view

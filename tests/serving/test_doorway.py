@@ -88,3 +88,47 @@ def test_every_request_is_one_line_of_json(served: Running, caplog: pytest.LogCa
     assert [line["request_id"] for line in lines] == [answer.headers["x-request-id"] for answer in answers]
     assert all(line["seconds"] > 0 and line["client"] == "127.0.0.1" for line in lines)
     assert not any("\n" in record.message for record in caplog.records)
+
+
+@pytest.mark.parametrize(("host", "status"), [
+    ("127.0.0.1:8000", 200), ("localhost:1", 200), ("LOCALHOST", 200), ("[::1]:80", 200), ("10.1.2.3", 200), ("", 200),
+    ("me.localhost", 200), ("known.test:80", 200), ("evil.test", 421), ("127.0.0.1.evil.test:8000", 421),
+    ("localhost.evil.test", 421), ("evil.test:localhost", 421), ("known.test.evil.test", 421), ("x" * 5000, 421),
+])  # fmt: skip
+def test_a_page_whose_name_was_made_to_lead_here_is_turned_away(known: Running, host: str, status: int) -> None:
+    for path in ("/health", "/", "/v1/models"):
+        answer = httpx.get(known.url + path, headers={"Host": host})
+        assert answer.status_code == status
+        assert status == 200 or (answer.json()["error"]["type"] and len(answer.content) < 1000)
+
+
+@pytest.fixture(scope="module")
+def known(folder: Path) -> Iterator[Running]:
+    with running(lambda: thread_llm(folder), allowed_hosts=("Known.test",)) as server:
+        yield server
+
+
+def test_a_server_for_everybody_has_whatever_name_they_give_it(folder: Path) -> None:
+    with running(lambda: thread_llm(folder), host="0.0.0.0") as server:
+        address = server.url.replace("0.0.0.0", "127.0.0.1")
+        assert httpx.get(address + "/health", headers={"Host": "llm.example"}).status_code == 200
+
+
+def test_a_fault_of_ours_is_logged_numbered_and_readable_by_pages_that_may(
+    locked: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken() -> bytes:
+        raise RuntimeError("a secret path")
+
+    monkeypatch.setattr(locked.front.metrics, "render", broken)
+    with caplog.at_level(logging.INFO, logger="minipaged"):
+        asking = {**headers(f"Bearer {KEY}"), "Origin": "http://page.test"}
+        answer = httpx.get(locked.url + "/metrics", headers=asking)
+        wait_for(lambda: any(record.name == "minipaged.access" for record in caplog.records))
+    assert (answer.status_code, "secret" in answer.text) == (500, False)
+    assert answer.headers["access-control-allow-origin"] == "http://page.test"
+    [line] = [json.loads(record.message) for record in caplog.records if record.name == "minipaged.access"]
+    assert (line["status"], line["request_id"]) == (500, answer.headers["x-request-id"])
+    [fault] = [record for record in caplog.records if record.name != "minipaged.access"]
+    assert fault.exc_info is not None
+    assert "secret" in str(fault.exc_info[1])

@@ -111,7 +111,7 @@ def test_ending_everybody_tells_them(served: Running) -> None:
         served.front.end_all()
         rest = [line for line in lines if line]
         answer.close()
-    assert json.loads(rest[-1].removeprefix("data: "))["error"]["code"] == "overloaded"
+    assert json.loads(rest[-1].removeprefix("data: "))["error"]["code"] == "shutting_down"
     wait_for(lambda: is_empty(served.llm))
 
 

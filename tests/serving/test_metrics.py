@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from minipaged.serving.metrics import COUNTERS, Metrics
+from minipaged.serving.metrics import COUNTERS, Metrics, Stopwatch
 
 from .test_answers import output, said
 
@@ -36,11 +36,11 @@ def test_a_request_of_two_choices_is_timed_once_for_each(monkeypatch: pytest.Mon
     clock = [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
     metrics = Metrics(stats, "m")
-    with metrics.watch(2) as watch:
-        for moment, first, second in ((1.0, 1, 0), (2.0, 2, 1), (4.0, 4, 1)):
-            clock[0] = moment
-            done = "length" if moment == 4 else None
-            watch.see(0, output(said(0, "", first, done), said(1, "", second, "stop" if second else None)))
+    watch = Stopwatch(metrics, 2)
+    for moment, first, second in ((1.0, 1, 0), (2.0, 2, 1), (4.0, 4, 1)):
+        clock[0] = moment
+        done = "length" if moment == 4 else None
+        watch.see(0, output(said(0, "", first, done), said(1, "", second, "stop" if second else None)))
     found = values(metrics)
 
     def of(name: str, what: str) -> float:
@@ -57,6 +57,5 @@ def test_a_request_of_two_choices_is_timed_once_for_each(monkeypatch: pytest.Mon
 
 def test_two_servers_in_one_process_do_not_meet() -> None:
     first, second = Metrics(stats, "a"), Metrics(stats, "b")
-    with first.watch(1) as watch:
-        watch.see(0, output(said(0, "", 1, "stop")))
+    Stopwatch(first, 1).see(0, output(said(0, "", 1, "stop")))
     assert values(second).get('time_to_first_token_seconds_count{model_name="b"}') == 0

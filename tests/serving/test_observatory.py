@@ -4,7 +4,7 @@ import asyncio
 import json
 import re
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
@@ -14,7 +14,17 @@ from typing import Any
 import httpx
 
 from minipaged.serving.gate import Gate
-from minipaged.serving.observatory import MAX_STEPS, MAX_WATCHERS, PAGE, Watchers, draw_blocks, summary
+from minipaged.serving.observatory import (
+    FACTS,
+    MAX_STEPS,
+    MAX_UNREAD,
+    MAX_WATCHERS,
+    PAGE,
+    Watchers,
+    draw_blocks,
+    event,
+    summary,
+)
 from minipaged.trace.steps import StepRecord
 
 from .conftest import thread_llm
@@ -82,34 +92,90 @@ def test_there_is_an_end_to_watchers(served: Running) -> None:
     wait_for(lambda: not served.llm.observers)
 
 
-def test_a_watcher_who_stands_still_finds_no_more_than_the_newest_steps() -> None:
-    """It reads nothing for an hour; what it has missed is not kept for it."""
+class Still:
+    """An engine in which many steps are made between two looks. replicas: whose views there are, look by look."""
 
-    async def records() -> AsyncGenerator[StepRecord, None]:
+    config = SimpleNamespace(**dict.fromkeys(FACTS, 1))
+
+    def __init__(self, *replicas: list[int]):
+        self.replicas, self.num_looks, self.is_alive = deque(replicas), 0, True
+
+    async def records(self) -> AsyncGenerator[StepRecord, None]:
         for number in range(3 * MAX_STEPS):
-            yield StepRecord(number, num_scheduled_tokens={"a": 1})
+            yield StepRecord(number, num_scheduled_tokens={"a": 1}, replica=1)
             if number % 100 == 0:
                 await asyncio.sleep(0)
 
-    async def look() -> list[Any]:
-        return [SimpleNamespace(num_blocks=1, holders=[], waiting=[], cached_blocks=[])]
+    async def look(self) -> dict[int, Any]:
+        self.num_looks += 1
+        living = self.replicas.popleft() if len(self.replicas) > 1 else self.replicas[0]
+        self.is_alive = bool(living)
+        return {i: SimpleNamespace(num_blocks=1, holders=[], waiting=[], cached_blocks=[]) for i in living}
 
-    async def stand_still() -> list[int]:
-        llm = SimpleNamespace(is_alive=True, look=look, records=records)
-        front: Any = SimpleNamespace(llm=llm, gate=Gate(1), metrics=SimpleNamespace(last_ttft_s=None))
-        async with aclosing(Watchers(front).looks()) as looks:
+
+def watch(llm: Still) -> Watchers:
+    return Watchers(SimpleNamespace(llm=llm, gate=Gate(1), name="m", metrics=SimpleNamespace(last_ttft_s=None)))  # type: ignore[arg-type]
+
+
+def told(events: list[bytes]) -> list[tuple[str, Any]]:
+    return list(read_events(b"".join(events).decode().splitlines()))
+
+
+def test_a_watcher_who_stands_still_finds_no_more_than_the_newest() -> None:
+    """It reads nothing for an hour; neither steps nor looks that it has missed are kept for it."""
+
+    async def stand_still() -> tuple[list[int], list[str]]:
+        watchers = watch(Still([1]))
+        async with aclosing(watchers.looks()) as looks:
             await anext(looks)
             for _ in range(100):
                 await asyncio.sleep(0)
-            return [step["step"] for step in (await anext(looks))["steps"]]
+            steps = [step["step"] for step in (await anext(looks))["steps"]]
+        async with aclosing(watchers.watch()) as watching:
+            await anext(watching)
+            for number in range(3 * MAX_UNREAD):
+                watchers.tell(event(str(number), {}))
+            return steps, [name for name, _ in told([await anext(watching) for _ in range(MAX_UNREAD)])]
 
-    assert asyncio.run(stand_still()) == [*range(2 * MAX_STEPS, 3 * MAX_STEPS)]
+    steps, names = asyncio.run(stand_still())
+    assert steps == [*range(2 * MAX_STEPS, 3 * MAX_STEPS)]
+    assert names == [str(number) for number in range(2 * MAX_UNREAD, 3 * MAX_UNREAD)]
+
+
+def test_the_engine_is_asked_once_for_all_and_who_comes_later_is_shown_how_things_stand() -> None:
+    async def come_and_go() -> tuple[int, list[Any], bool]:
+        llm = Still([0])
+        watchers = watch(llm)
+        first, late = watchers.watch(), watchers.watch()
+        for _ in range(2):
+            await anext(first)
+        shown = told([await anext(late), await anext(late)])
+        num_looks = llm.num_looks
+        await first.aclose()
+        await late.aclose()
+        await asyncio.sleep(0)
+        return num_looks, shown, watchers.looking is None
+
+    num_looks, shown, is_over = asyncio.run(come_and_go())
+    assert [name for name, _ in shown] == ["hello", "look"]
+    assert (num_looks, is_over) == (1, True)
+
+
+def test_a_replica_keeps_its_number_when_another_has_died_and_the_end_is_told() -> None:
+    async def to_the_end() -> list[Any]:
+        return told([one async for one in watch(Still([0, 1], [1], [])).watch()])
+
+    _, *looks, (name, last) = asyncio.run(to_the_end())
+    assert [(look["replica"], look["living"]) for _, look in looks][-1] == (1, [1])
+    assert {look["replica"] for _, look in looks if look["steps"]} == {1}
+    assert (name, last) == ("ended", {"reason": "the engine has died"})
 
 
 def test_the_page_is_one_file_that_asks_no_other_machine(served: Running) -> None:
     answer = httpx.get(served.url + "/")
     assert answer.headers["content-type"].startswith("text/html")
-    assert "connect-src 'self'" in answer.headers["content-security-policy"]
+    for rule in ("connect-src 'self'", "frame-ancestors 'none'"):
+        assert rule in answer.headers["content-security-policy"]
     assert not re.findall(r"(?:https?:)?//[a-z]", re.sub(r"^\s*//.*$", "", answer.text, flags=re.M).replace("// ", ""))
 
 

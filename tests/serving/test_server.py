@@ -20,6 +20,7 @@ import httpx
 import psutil
 import pytest
 
+from minipaged.cli import FAILED
 from minipaged.serving.gate import Gate
 from minipaged.serving.server import Closing
 
@@ -169,7 +170,8 @@ def test_a_stage_that_is_killed_is_told_to_everybody(folder: Path, served: Runni
             answer.close()
         assert httpx.get(server.url + "/health").status_code == 500
         assert post(server).json()["error"]["code"] == "engine_dead"
-        assert server.leave()[0] == 0
+        code, errors = server.leave(signal.SIGINT)
+        assert (code, "the engine died" in errors.splitlines()[-1]) == (FAILED, True)
         assert is_free(server.url)
 
 

@@ -40,6 +40,14 @@ def test_a_million_wrong_biases_are_one(http: httpx.Client, ours: None) -> None:
     is_refused(complete(http, logit_bias={str(i): "x" for i in range(50_000)}), 400, "logit_bias")
 
 
+def test_more_than_can_be_read_while_others_wait(http: httpx.Client, ours: None) -> None:
+    """A body has room for a million of each; some are counted, and nothing of them is read."""
+    for number, field, ask in ((4097, "prompt", complete), (1_000_000, "prompt", complete), (10_001, "messages", chat)):
+        for one in ("a", [1]) if field == "prompt" else ({"role": "user", "content": "a"},):
+            assert "at most" in is_refused(ask(http, **{field: [one] * number}), 400, field)["message"]
+    is_refused(complete(http, logit_bias={str(i): 1 for i in range(300_000)}), 400, "logit_bias")
+
+
 def test_a_refusal_names_what_would_be_right(http: httpx.Client, ours: None) -> None:
     asked = [
         (complete(http, logprobs=21), "logprobs must be a whole number in [0, 20], not 21"),
@@ -63,6 +71,8 @@ def test_tokens_that_there_are_not(http: httpx.Client, prompt: object) -> None:
     [], "Hi", [5], [[]], [{}], [{"role": "user"}], [{"content": "Hi"}], [{"role": "user", "content": 5}],
     [{"role": 1, "content": "Hi"}], [{"role": "user", "content": None}],
     [{"role": "user", "content": [{"type": "text"}]}], [{"role": "user", "content": ["Hi"]}],
+    [{"role": "king", "content": "Hi"}], [{"role": "assistant", "content": None}, {"role": "user", "content": "Hi"}],
+    [{"role": "user", "content": [{"type": "text", "text": None}]}],
 ])  # fmt: skip
 def test_messages_that_are_none(http: httpx.Client, messages: object) -> None:
     is_refused(chat(http, messages=messages), 400, "messages")
@@ -106,6 +116,30 @@ def test_limits_of_one_api(http: httpx.Client, ours: None, ask: Any, body: Any) 
 def test_a_format_that_is_none(http: httpx.Client, wanted: Any) -> None:
     for ask in (complete, chat):
         is_refused(ask(http, response_format=wanted), 400)
+
+
+def test_the_field_that_is_named_is_the_clients(http: httpx.Client, ours: None) -> None:
+    """Whatever the engine calls it."""
+    broken = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "nonsense"}}}
+    for ask, prompt in ((complete, "prompt"), (chat, "messages")):
+        for name in ("max_tokens", "max_completion_tokens"):
+            for value in (0, 10**6):
+                assert name in is_refused(ask(http, **{name: value}), 400, name)["message"]
+        assert "response_format" in is_refused(ask(http, response_format=broken), 400, "response_format")["message"]
+        long = {"prompt": "x" * 300} if ask is complete else {"messages": [{"role": "user", "content": "x" * 300}]}
+        is_refused(ask(http, max_tokens=None, **long) if ask is complete else chat(http, **long), 400, prompt)
+    for tokens in ([BIG], [-1]):
+        error = is_refused(http.post("/detokenize", json={"tokens": tokens}), 400, "tokens")
+        assert error["message"].startswith("tokens[0]")
+    assert is_refused(complete(http, prompt=[BIG]), 400, "prompt")["message"].startswith("prompt[0]")
+
+
+def test_nobody_is_sent_back_megabytes_of_their_own(http: httpx.Client, ours: None) -> None:
+    long = "x" * (1 << 20)
+    answers = [complete(http, model=long), complete(http, structured_outputs={long: 1}), chat(http, messages=[long])]
+    answers += [complete(http, logit_bias={long: 1}), chat(http, messages=[{"role": long, "content": "a"}])]
+    for answer in answers:
+        assert len(answer.content) < 4000
 
 
 def test_a_schema_too_deep_to_read(http: httpx.Client, ours: None) -> None:
