@@ -1,6 +1,7 @@
 """Which launches are compiled: the shapes of real models in bfloat16, on tensors without memory.
 
 heads of 64 and 128, groups of 1, 4 and 8 query heads, blocks of 16      as in Llama 3 and Qwen 3
+keys and values as they are, or narrow: int8, fp8
 vocabularies of 49,152 and 151,936
 2 of 8 and 8 of 128 experts                                              as in Mixtral 8x7B and Qwen3-30B-A3B
 products of 16 and 1,024 rows with 28,672 x 4,096 codes                  gate and up of an 8B Llama"""
@@ -24,6 +25,7 @@ from minipaged.kernels import (
     silu_mul_triton,
     write_kv_triton,
 )
+from minipaged.kernels.narrow import LARGEST, Scales
 from minipaged.kernels.paged_attention_triton import paged_attention
 
 KV_HEADS = 8
@@ -33,20 +35,29 @@ def meta(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
-def attend(head_dim: int, group_size: int, num_queries: int, splits: int = 1) -> None:
-    num_heads, num_seqs, block_size = KV_HEADS * group_size, 4, 16
-    pool = meta(2, 100, KV_HEADS, block_size, head_dim)
+def new_pool(head_dim: int, kept: torch.dtype) -> tuple[Tensor, Tensor, Scales | None]:
+    """Keys, values, and their scales if they are narrow."""
+    keys, values = meta(2, 100, KV_HEADS, 16, head_dim, dtype=kept)
+    of_keys, of_values = meta(2, 100, KV_HEADS, 16, dtype=torch.float32)
+    return keys, values, (of_keys, of_values) if kept in LARGEST else None
+
+
+def attend(
+    head_dim: int, group_size: int, num_queries: int, splits: int = 1, kept: torch.dtype = torch.bfloat16
+) -> None:
+    num_heads, num_seqs = KV_HEADS * group_size, 4
+    keys, values, scales = new_pool(head_dim, kept)
     integers = partial(meta, dtype=torch.int32)
     q = meta(num_seqs * num_queries, num_heads + 2 * KV_HEADS, head_dim)[:, :num_heads]  # a slice of a fused qkv
-    usual = paged_attention_triton.choose_tiles(q, pool[0], num_seqs, num_queries, 4096)
+    usual = paged_attention_triton.choose_tiles(q, keys, num_seqs, num_queries, 4096)
     tables, starts, lens = integers(num_seqs, 256), integers(num_seqs + 1), integers(num_seqs)
     tiles = usual._replace(splits=splits)
-    paged_attention(q, *pool, tables, starts, lens, 1 << 30, num_queries, 4096, tiles)
+    paged_attention(q, keys, values, tables, starts, lens, 1 << 30, num_queries, 4096, tiles, scales)
 
 
-def write(head_dim: int) -> None:
-    k, v = meta(2, 64, KV_HEADS, head_dim)
-    write_kv_triton.write_kv(k, v, *meta(2, 100, KV_HEADS, 16, head_dim), meta(64, dtype=torch.int64))
+def write(head_dim: int, kept: torch.dtype = torch.bfloat16) -> None:
+    (k, v), (keys, values, scales) = meta(2, 64, KV_HEADS, head_dim), new_pool(head_dim, kept)
+    write_kv_triton.write_kv(k, v, keys, values, meta(64, dtype=torch.int64), scales)
 
 
 def draw(vocab_size: int, edited: bool) -> None:
@@ -86,6 +97,11 @@ def cases() -> Iterator[tuple[str, Callable[[], Any]]]:
             yield f"{name}, prompt", partial(attend, head_dim, group_size, 1024)
         yield f"D {head_dim}, G 4, decode, 8 splits", partial(attend, head_dim, 4, 1, 8)
         yield f"K {KV_HEADS}, D {head_dim}", partial(write, head_dim)
+        for kept in LARGEST:
+            name = f"D {head_dim}, G 4, {str(kept).removeprefix('torch.')}"
+            yield f"{name}, decode", partial(attend, head_dim, 4, 1, kept=kept)
+            yield f"{name}, prompt", partial(attend, head_dim, 4, 1024, kept=kept)
+            yield f"K {KV_HEADS}, {name}", partial(write, head_dim, kept)
         angles = meta(64, 1, head_dim // 2)
         yield f"H 32, D {head_dim}", partial(rope_triton.rope, meta(64, 48, head_dim)[:, :32], angles, angles)
     for size in (576, 4096, 8192):

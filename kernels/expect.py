@@ -8,6 +8,8 @@ for each tensor it is given; the strides of the other axes may be anything, they
 import torch
 from torch import Tensor
 
+from .narrow import LARGEST, Scales
+
 OPTIONS = {"enable_fp_fusion": True}  # of every launch: a * b + c in one instruction, as Triton 3.10 wants to be asked
 
 
@@ -24,3 +26,23 @@ def expect(
         raise ValueError(f"{name} is {tensor.dtype}, expected {dtype or like.dtype}")
     if tensor.numel() and sizes and sizes[-1] > 1 and tensor.stride(-1) != 1:
         raise ValueError(f"{name} has stride {tensor.stride(-1)} in its last axis, expected 1")
+
+
+def expect_pool(
+    keys: Tensor, values: Tensor, shape: tuple[int | None, ...], scales: Scales | None, like: Tensor
+) -> None:
+    """Keys and values [B, K, P, D]: like's dtype; or narrow, with float32 scales [B, K, P] that lie alike."""
+    if scales is not None and keys.dtype not in LARGEST:
+        raise ValueError(f"keys are {keys.dtype}, which has no scales: {', '.join(map(str, LARGEST))} have")
+    dtype = None if scales is None else keys.dtype
+    expect("keys", keys, shape, like, dtype)
+    expect("values", values, tuple(keys.shape), like, dtype)
+    for name, scale in zip(("key_scales", "value_scales"), scales or (), strict=False):
+        expect(name, scale, tuple(keys.shape[:3]), like, torch.float32)
+    if scales is not None and scales[0].stride() != scales[1].stride():
+        raise ValueError(f"key_scales have strides {scales[0].stride()}, value_scales {scales[1].stride()}")
+
+
+def scale_strides(scales: Scales | None) -> tuple[int, int]:
+    """From block to block and head to head."""
+    return (0, 0) if scales is None else (scales[0].stride(0), scales[0].stride(1))

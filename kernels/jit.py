@@ -11,7 +11,7 @@ A kernel whose rows may lie anywhere is given the memory they lie in, and their 
     x[t, h]                                    flat(x)[t * x.stride(0) + h * x.stride(1) :][:D], side by side
 
 Compiled code is cached beside the source, or in the user's cache directory where that is read-only. numba notices a
-change in a kernel's own file only: whoever changes what others call (exp.py, runs.py) deletes kernels/__pycache__."""
+change in a kernel's own file only: whoever changes what others call (runs.py ...) deletes kernels/__pycache__."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar, cast

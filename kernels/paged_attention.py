@@ -27,13 +27,15 @@ from numba import prange
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .exp import exp
 from .jit import Floats, Thread, compiled
-from .runs import add_run, score_run
+from .narrow import Numbers, Scales, widen_spec
+from .online_softmax import weigh
+from .runs import add_run, scale_run, score_run
 
 Ints = NDArray[np.int32]
 Share = tuple[Thread, int]  # thread, of how many
 Span = tuple[int, int, int]  # first token, end, position of the first
+Pool = tuple[Floats | Numbers, Floats | None]  # of keys or values [B, K, P, D]; if they are narrow, scales [B, K, P]
 
 ALL_KEYS = 1 << 30  # the window of a layer without one
 NUM_ROWS = 96  # rows and a tile of keys together stay in a core's nearest cache
@@ -42,14 +44,22 @@ ZERO, MINUS_INF = np.float32(0), np.float32(-math.inf)
 
 
 def paged_attention_spec(
-    q: Tensor, keys: Tensor, values: Tensor, tables: Tensor, query_start_loc: Tensor, seq_lens: Tensor, window: int
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    tables: Tensor,
+    query_start_loc: Tensor,
+    seq_lens: Tensor,
+    window: int,
+    scales: Scales | None = None,
 ) -> Tensor:
-    """q [T, H, D], keys and values [B, K, P, D], tables [S, longest] -> [T, H, D]"""
+    """q [T, H, D], keys and values [B, K, P, D], tables [S, longest], scales [B, K, P] each -> [T, H, D]"""
     (_, H, D), (_, K, P, _), out = q.shape, keys.shape, torch.zeros_like(q)
     for s, (start, end) in enumerate(pairwise(query_start_loc.tolist())):
         n, blocks = int(seq_lens[s]), tables[s, : -(-int(seq_lens[s]) // P)]
-        k = keys[blocks].transpose(1, 2).flatten(0, 1)[:n].float()  # [n, K, D]
-        v = values[blocks].transpose(1, 2).flatten(0, 1)[:n].float()  # [n, K, D]
+        pools = zip((keys, values), scales or (None, None), strict=True)
+        wide = (widen_spec(pool[blocks], of_pool if of_pool is None else of_pool[blocks]) for pool, of_pool in pools)
+        k, v = (rows.transpose(1, 2).flatten(0, 1)[:n] for rows in wide)  # [n, K, D] each
         queries = q[start:end].float().reshape(end - start, K, H // K, D)  # [m, K, G, D]
         scores = torch.einsum("mkgd,nkd->kgmn", queries, k) * D**-0.5
         distance = torch.arange(n - (end - start), n, device=q.device)[:, None] - torch.arange(n, device=q.device)
@@ -59,28 +69,37 @@ def paged_attention_spec(
 
 
 def paged_attention_cpu(
-    q: Tensor, keys: Tensor, values: Tensor, tables: Tensor, query_start_loc: Tensor, seq_lens: Tensor, window: int
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    tables: Tensor,
+    query_start_loc: Tensor,
+    seq_lens: Tensor,
+    window: int,
+    scales: Scales | None = None,
 ) -> Tensor:
-    """The same, on float32 tensors of a CPU, as fast as its cores allow."""
+    """The same, on float32 tensors of a CPU, as fast as its cores allow; with scales, keys and values are int8."""
     num_heads, (num_kv_heads, _, head_dim) = q.shape[1], keys.shape[1:]
     assert keys.shape == values.shape, f"keys {keys.shape}, values {values.shape}"
     assert (q.shape[2], num_heads % num_kv_heads) == (head_dim, 0), f"q {q.shape}, keys {keys.shape}"
     lengths = (len(query_start_loc) - 1, len(seq_lens), len(tables))
     assert len(set(lengths)) == 1, f"{lengths} query chunks, lengths and block tables"
-    for tensor in (q, keys, values):
-        assert tensor.dtype == torch.float32, f"{tensor.dtype} is not float32"
+    kept = torch.float32 if scales is None else torch.int8
+    for tensor, dtype in ((q, torch.float32), (keys, kept), (values, kept)):
+        assert tensor.dtype == dtype, f"{tensor.dtype} is not {str(dtype).removeprefix('torch.')}"
         assert tensor.is_contiguous(), f"strides {tensor.stride()} of {tensor.shape}"
     out = torch.zeros_like(q)
-    places = (tables.numpy(), query_start_loc.numpy(), seq_lens.numpy())
-    attend_all(q.numpy(), keys.numpy(), values.numpy(), *places, window, out.numpy(), torch.get_num_threads())
+    of_keys, of_values = (None, None) if scales is None else (of_pool.numpy() for of_pool in scales)
+    pools, places = ((keys.numpy(), of_keys), (values.numpy(), of_values)), (tables.numpy(), query_start_loc.numpy())
+    attend_all(q.numpy(), *pools, *places, seq_lens.numpy(), window, out.numpy(), torch.get_num_threads())
     return out
 
 
 @compiled(parallel=True)
 def attend_all(
     q: Floats,
-    keys: Floats,
-    values: Floats,
+    keys: Pool,
+    values: Pool,
     tables: Ints,
     starts: Ints,
     lens: Ints,
@@ -97,8 +116,8 @@ def attend_all(
 @compiled()
 def attend_share(
     q: Floats,
-    keys: Floats,
-    values: Floats,
+    keys: Pool,
+    values: Pool,
     tables: Ints,
     starts: Ints,
     lens: Ints,
@@ -107,7 +126,7 @@ def attend_share(
     share: Share,
 ) -> None:
     """All pieces in order; a thread takes those whose middle, counted in cost, lies in its part of the whole."""
-    (thread, threads), num_kv_heads = share, keys.shape[1]
+    (thread, threads), num_kv_heads = share, keys[0].shape[1]
     tile_len = max(1, NUM_ROWS * num_kv_heads // q.shape[1])
     whole, done = num_kv_heads * cost_of_all(starts, lens, tile_len, window), 0
     for s in range(len(lens)):
@@ -139,10 +158,10 @@ def cost_of(num_queries: int, position: int, window: int) -> int:
 
 @compiled()
 def attend_piece(
-    q: Floats, keys: Floats, values: Floats, table: Ints, span: Span, head: int, window: int, out: Floats
+    q: Floats, keys: Pool, values: Pool, table: Ints, span: Span, head: int, window: int, out: Floats
 ) -> None:
     """The group of query heads of one kv head, for tokens start .. end, the first of which has this position."""
-    (start, end, position), group_size, D = span, q.shape[1] // keys.shape[1], q.shape[2]
+    (start, end, position), group_size, D = span, q.shape[1] // keys[0].shape[1], q.shape[2]
     num_rows, last = (end - start) * group_size, position + end - start
     rows, acc = np.empty((num_rows, D), np.float32), np.zeros((num_rows, D), np.float32)
     top, total = np.full(num_rows, MINUS_INF, np.float32), np.zeros(num_rows, np.float32)
@@ -150,11 +169,11 @@ def attend_piece(
     load_rows(q, start, head, group_size, rows)
     for j in range(max(0, position - window + 1), last, NUM_KEYS):
         n = min(NUM_KEYS, last - j)
-        score(rows, keys, table, head, j, n, scores)
+        score(rows, keys[0], keys[1], table, head, j, n, scores)
         for r in range(num_rows):
             p = position + r // group_size - j
             top[r], total[r] = weigh(scores[r], max(0, p - window + 1), min(n, p + 1), top[r], total[r], acc[r])
-        add_values(scores, values, table, head, j, n, acc)
+        add_values(scores, values[0], values[1], table, head, j, n, acc)
     store_rows(acc, total, start, head, group_size, out)
 
 
@@ -168,52 +187,47 @@ def load_rows(q: Floats, start: int, head: int, group_size: int, rows: Floats) -
 
 
 @compiled()
-def score(rows: Floats, keys: Floats, table: Ints, head: int, first: int, n: int, scores: Floats) -> None:
+def score(
+    rows: Floats,
+    keys: Floats | Numbers,
+    scales: Floats | None,
+    table: Ints,
+    head: int,
+    first: int,
+    n: int,
+    scores: Floats,
+) -> None:
     """scores [R, N] = rows [R, D] . the n keys from position first on, in keys [B, K, P, D]."""
     block_size, done = keys.shape[2], 0
     while done < n:
         block, offset = (first + done) // block_size, (first + done) % block_size
         num = min(block_size - offset, n - done)
         score_run(rows, keys[table[block], head, offset : offset + num], scores, done)
+        if scales is not None:  # decided by numba, when it compiles for None
+            scale_run(scores, scales[table[block], head, offset : offset + num], done)
         done += num
 
 
 @compiled()
-def add_values(weights: Floats, values: Floats, table: Ints, head: int, first: int, n: int, acc: Floats) -> None:
+def add_values(
+    weights: Floats,
+    values: Floats | Numbers,
+    scales: Floats | None,
+    table: Ints,
+    head: int,
+    first: int,
+    n: int,
+    acc: Floats,
+) -> None:
     """acc [R, D] += weights [R, N] . the n values from position first on, in values [B, K, P, D]."""
     block_size, done = values.shape[2], 0
     while done < n:
         block, offset = (first + done) // block_size, (first + done) % block_size
         num = min(block_size - offset, n - done)
+        if scales is not None:
+            scale_run(weights, scales[table[block], head, offset : offset + num], done)
         add_run(weights, values[table[block], head, offset : offset + num], acc, done)
         done += num
-
-
-@compiled()
-def weigh(
-    scores: Floats, start: int, end: int, top: np.float32, total: np.float32, acc: Floats
-) -> tuple[np.float32, np.float32]:
-    """Turn a row's scores [N] into weights, zero but for keys start .. end; the new maximum and sum of weights."""
-    if end <= start:
-        scores[:] = ZERO
-        return top, total
-    new_top = top
-    for j in range(start, end):
-        new_top = max(new_top, scores[j])
-    shrink = np.exp(top - new_top)
-    for d in range(len(acc)):
-        acc[d] *= shrink
-    scores[:start] = ZERO
-    exp_minus(scores[start:end], new_top)
-    scores[end:] = ZERO
-    return new_top, total * shrink + np.sum(scores[start:end])
-
-
-@compiled()
-def exp_minus(x: Floats, top: np.float32) -> None:
-    """x = exp(x - top)"""
-    for j in range(len(x)):
-        x[j] = exp(x[j] - top)
 
 
 @compiled()

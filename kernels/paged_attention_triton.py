@@ -38,7 +38,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .expect import OPTIONS, expect
+from .expect import OPTIONS, expect, expect_pool, scale_strides
+from .narrow import Scales
 
 MAX_SPLITS = 32
 MIN_SPLIT_LEN = 512  # keys: fewer are not worth a program and its share of the combining
@@ -46,9 +47,9 @@ MIN_SPLIT_LEN = 512  # keys: fewer are not worth a program and its share of the 
 
 @triton.jit
 def paged_attention_kernel(
-    p_q, p_keys, p_values, p_tables, p_starts, p_lens, p_out, p_lse,
-    q_t, q_h, keys_b, keys_h, keys_p, values_b, values_h, values_p, tables_s, out_t, out_h, lse_t, lse_h,
-    scale, window, D: tl.constexpr,  # above: strides, x_t of x from token to token, x_h from head to head, ...
+    p_q, p_keys, p_values, p_key_scales, p_value_scales, p_tables, p_starts, p_lens, p_out, p_lse,
+    scales_b, scales_h, q_t, q_h, keys_b, keys_h, keys_p, values_b, values_h, values_p, tables_s, out_t, out_h,
+    lse_t, lse_h, scale, window, D: tl.constexpr,  # above: strides, x_t of x from token to token, x_h from head to head
     G: tl.constexpr, P: tl.constexpr, BR: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
     tile, split = tl.program_id(0) // SPLITS, tl.program_id(0) % SPLITS
@@ -65,10 +66,10 @@ def paged_attention_kernel(
     b_q = tl.load((p_q + (start + o_token) * q_t + o_head * q_h)[:, None] + o_d, mask=mask, other=0.0)  # [BR, BD]
     lo, begin, hi = span(before + first, tl.minimum(BR // G, num_queries - first), window, split, BN, SPLITS)
     acc, lse = walk(
-        b_q, before + o_token, p_keys + kv_head * keys_h, p_values + kv_head * values_h, p_tables + seq * tables_s,
-        keys_b, keys_p, values_b, values_p, lo, begin, hi, scale, window, D, P, BR, BN, BD)  # fmt: skip
-    o_out = (start + o_token) * out_t + o_head * out_h + split * D
-    tl.store(p_out + o_out[:, None] + o_d, acc, mask=mask)
+        b_q, o_d, before + o_token, p_keys + kv_head * keys_h, p_values + kv_head * values_h, p_tables + seq * tables_s,
+        p_key_scales, p_value_scales, kv_head * scales_h, scales_b, keys_b, keys_p, values_b, values_p,
+        lo, begin, hi, scale, window, D, P, BN)  # fmt: skip
+    tl.store((p_out + (start + o_token) * out_t + o_head * out_h + split * D)[:, None] + o_d, acc, mask=mask)
     tl.store(p_lse + (start + o_token) * lse_t + o_head * lse_h + split, lse, mask=m_row & (SPLITS > 1))
 
 
@@ -84,30 +85,38 @@ def span(position, num_tokens, window, split, BN: tl.constexpr, SPLITS: tl.const
 
 @triton.jit
 def walk(
-    b_q, position, p_keys, p_values, p_table, keys_b, keys_p, values_b, values_p, lo, begin, hi, scale, window,
-    D: tl.constexpr, P: tl.constexpr, BR: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr,
+    b_q, o_d, position, p_keys, p_values, p_table, p_key_scales, p_value_scales, o_head, scales_b, keys_b, keys_p,
+    values_b, values_p, lo, begin, hi, scale, window, D: tl.constexpr, P: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     """Rows [BR, BD] past the keys begin .. hi: their results [BR, BD], and log2(sum of 2 ^ scores) [BR]."""
-    top, total = tl.full([BR], float("-inf"), tl.float32), tl.full([BR], 0.0, tl.float32)
-    acc, o_d = tl.full([BR, BD], 0.0, tl.float32), tl.arange(0, BD)[None, :]
+    top, total = tl.full([b_q.shape[0]], float("-inf"), tl.float32), tl.zeros([b_q.shape[0]], tl.float32)
+    acc = tl.zeros(b_q.shape, tl.float32)
     for n in range(begin, hi, BN):
         o_key = n + tl.arange(0, BN)  # [BN]
         m_key = (o_key >= lo) & (o_key < hi)
         b_block, o_slot = tl.load(p_table + o_key // P, mask=m_key, other=0).to(tl.int64), (o_key % P).to(tl.int64)
-        mask = m_key[:, None] & (o_d < D)
-        b_k = tl.load((p_keys + b_block * keys_b + o_slot * keys_p)[:, None] + o_d, mask=mask, other=0.0)  # [BN, BD]
+        mask, o_scale = m_key[:, None] & (o_d < D), o_head + b_block * scales_b + o_slot
+        b_k = tl.load((p_keys + b_block * keys_b + o_slot * keys_p)[:, None] + o_d, mask=mask, other=0.0).to(b_q.dtype)
         distance = position[:, None] - o_key[None, :]  # [BR, BN]
-        scores = tl.dot(b_q, tl.trans(b_k), input_precision="ieee") * scale
+        scores = scaled(tl.dot(b_q, tl.trans(b_k), input_precision="ieee") * scale, p_key_scales, o_scale, m_key)
         scores = tl.where((distance >= 0) & (distance < window), scores, float("-inf"))
         new_top = tl.maximum(top, tl.max(scores, axis=1))
         base = tl.where(new_top == float("-inf"), 0.0, new_top)  # nothing seen yet: -inf - -inf would be NaN
         weights, shrink = tl.exp2(scores - base[:, None]), tl.exp2(top - base)
         b_v = tl.load((p_values + b_block * values_b + o_slot * values_p)[:, None] + o_d, mask=mask, other=0.0)
-        total = total * shrink + tl.sum(weights, axis=1)
-        acc = tl.dot(weights.to(b_v.dtype), b_v, acc * shrink[:, None], input_precision="ieee")
-        top = new_top
+        total, top = total * shrink + tl.sum(weights, axis=1), new_top
+        weights = scaled(weights, p_value_scales, o_scale, m_key).to(b_q.dtype)
+        acc = tl.dot(weights, b_v.to(b_q.dtype), acc * shrink[:, None], input_precision="ieee")
     seen = tl.where(total > 0, total, 1.0)
     return acc / seen[:, None], top + tl.log2(seen)
+
+
+@triton.jit
+def scaled(b_x, p_scales, o_scale, m_key):
+    """[BR, BN], each column times its key's scale (a key times a number: so is its score); as it is, without scales."""
+    if p_scales is not None:
+        b_x *= tl.load(p_scales + o_scale, mask=m_key, other=0.0)[None, :]
+    return b_x
 
 
 @triton.jit
@@ -147,26 +156,35 @@ def paged_attention(
     max_query_len: int,
     max_seq_len: int,
     tiles: Tiles | None = None,
+    scales: Scales | None = None,
 ) -> Tensor:
-    """q [T, H, D], keys and values [B, K, P, D], tables [S, longest] -> [T, H, D]; no token without a sequence."""
-    check(q, keys, values, tables, query_start_loc, seq_lens)
+    """q [T, H, D], keys and values [B, K, P, D], narrow ones' scales [B, K, P], tables [S, longest] -> [T, H, D]."""
+    check(q, keys, values, tables, query_start_loc, seq_lens, scales)
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     if not out.numel():
         return out
     tiles = tiles or choose_tiles(q, keys, len(seq_lens), max_query_len, min(max_seq_len, window + max_query_len))
     parts, lse = (out[:, :, None], out) if tiles.splits == 1 else new_parts(q, tiles.splits)
-    launch((q, keys, values, tables, query_start_loc, seq_lens), parts, lse, window, max_query_len, tiles)
+    pool, ragged = (q, keys, values, *(scales or (None, None))), (tables, query_start_loc, seq_lens)
+    launch(pool, ragged, scale_strides(scales), parts, lse, window, max_query_len, tiles)
     if tiles.splits > 1:
         combine_kernel[q.shape[:2]](parts, lse, out, *q.shape[1:], BD=padded(q), SPLITS=tiles.splits, **OPTIONS)
     return out
 
 
-def check(q: Tensor, keys: Tensor, values: Tensor, tables: Tensor, query_start_loc: Tensor, seq_lens: Tensor) -> None:
+def check(
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    tables: Tensor,
+    query_start_loc: Tensor,
+    seq_lens: Tensor,
+    scales: Scales | None,
+) -> None:
     """Raises ValueError with the name of whatever does not fit the others."""
     expect("q", q, (None, None, None), like=q)
     (_, H, D), S = q.shape, len(seq_lens)
-    expect("keys", keys, (None, None, None, D), like=q)
-    expect("values", values, tuple(keys.shape), like=q)
+    expect_pool(keys, values, (None, None, None, D), scales, like=q)
     for name, tensor, shape in (
         ("tables", tables, (S, None)),
         ("query_start_loc", query_start_loc, (S + 1,)),
@@ -184,16 +202,23 @@ def new_parts(q: Tensor, splits: int) -> tuple[Tensor, Tensor]:
 
 
 def launch(
-    batch: tuple[Tensor, ...], parts: Tensor, lse: Tensor, window: int, max_query_len: int, tiles: Tiles
+    pool: tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None],
+    ragged: tuple[Tensor, Tensor, Tensor],
+    strides: tuple[int, int],
+    parts: Tensor,
+    lse: Tensor,
+    window: int,
+    max_query_len: int,
+    tiles: Tiles,
 ) -> None:
-    """parts [T, H, SPLITS, D], lse [T, H, SPLITS]; one split alone writes no lse."""
-    q, keys, values, tables, _, seq_lens = batch
+    """strides: of the scales; parts [T, H, SPLITS, D], lse [T, H, SPLITS]: one split alone writes no lse."""
+    (q, keys, values, *_), (tables, _, seq_lens) = pool, ragged
     (_, num_heads, head_dim), (_, num_kv_heads, block_size, _) = q.shape, keys.shape
     group_size = num_heads // num_kv_heads
     num_tiles = triton.cdiv(max_query_len, tiles.rows // group_size)
     paged_attention_kernel[(num_tiles * tiles.splits, num_kv_heads, len(seq_lens))](
-        *batch, parts, lse,
-        *q.stride()[:2], *keys.stride()[:3], *values.stride()[:3], tables.stride(0),
+        *pool, *ragged, parts, lse,
+        *strides, *q.stride()[:2], *keys.stride()[:3], *values.stride()[:3], tables.stride(0),
         *parts.stride()[:2], *lse.stride()[:2], head_dim**-0.5 / math.log(2), window,
         G=group_size, P=block_size, D=head_dim, BR=tiles.rows, BN=tiles.keys, BD=padded(q), SPLITS=tiles.splits,
         num_warps=tiles.warps, num_stages=tiles.stages, **OPTIONS,
@@ -211,7 +236,7 @@ def choose_tiles(q: Tensor, keys: Tensor, num_seqs: int, max_query_len: int, lon
     num_rows, most = max_query_len * group_size, 32 if exact or wide else 128
     rows = max(16, triton.next_power_of_2(num_rows if num_rows <= 32 else max(most, group_size)))
     splits = choose_splits(num_seqs * keys.shape[1], longest, q.device) if num_rows <= rows else 1
-    keys_at_once = 16 if exact else 32 if wide or rows > 32 else 64
+    keys_at_once = 16 if exact else 32 if wide or rows > 32 or keys.dtype != q.dtype else 64
     return Tiles(rows, keys_at_once, splits, warps=8 if exact or rows > 32 else 4, stages=2)
 
 

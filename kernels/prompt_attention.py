@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from .narrow import Scales, widen_spec
 from .paged_attention import paged_attention_cpu
 
 MANY = 64  # tokens in a chunk
@@ -30,28 +31,29 @@ def attention_cpu(
     query_start_loc: Tensor,
     seq_lens: Tensor,
     window: int,
+    scales: Scales | None = None,
     many: int = MANY,
 ) -> Tensor:
-    """q [T, H, D], keys and values [B, K, P, D], tables [S, longest] -> [T, H, D], all float32 on a CPU."""
+    """q [T, H, D], keys and values [B, K, P, D], tables [S, longest] -> [T, H, D]; float32, narrow ones int8."""
     spans, lens = list(pairwise(query_start_loc.tolist())), seq_lens.tolist()
     long = [s for s, (start, end) in enumerate(spans) if many <= end - start <= lens[s]]
     rest = seq_lens.index_fill(0, torch.tensor(long, dtype=torch.int64), 0)  # without keys there is nothing to do
-    out = paged_attention_cpu(q, keys, values, tables, query_start_loc, rest, window)
-    for s in long:
-        start, end = spans[s]
+    out = paged_attention_cpu(q, keys, values, tables, query_start_loc, rest, window, scales)
+    for s, (start, end) in ((s, spans[s]) for s in long):
         blocks = tables[s, : -(-lens[s] // keys.shape[2])]
-        k, v = (gather(pool, blocks, lens[s]) for pool in (keys, values))
+        k, v = (gather(*pool, blocks, lens[s]) for pool in zip((keys, values), scales or (None, None), strict=True))
         if bool(k.sum().isfinite()):
             out[start:end] = attend_gathered(q[start:end].transpose(0, 1), k, v, window).transpose(0, 1)
         else:  # torch hides a key by adding -inf to its score, which leaves a NaN a NaN
             one = tables[s : s + 1], torch.tensor([0, end - start], dtype=torch.int32), seq_lens[s : s + 1]
-            out[start:end] = paged_attention_cpu(q[start:end], keys, values, *one, window)
+            out[start:end] = paged_attention_cpu(q[start:end], keys, values, *one, window, scales)
     return out
 
 
-def gather(pool: Tensor, blocks: Tensor, num_keys: int) -> Tensor:
-    """pool [B, K, P, D] -> [K, n, D], copied once"""
-    return pool.transpose(0, 1)[:, blocks].flatten(1, 2)[:, :num_keys]  # index_select would copy all of the pool first
+def gather(pool: Tensor, scales: Tensor | None, blocks: Tensor, num_keys: int) -> Tensor:
+    """pool [B, K, P, D], scales [B, K, P] -> float32 [K, n, D]"""
+    rows = pool.transpose(0, 1)[:, blocks].flatten(1, 2)[:, :num_keys]  # index_select would copy all of the pool first
+    return rows if scales is None else widen_spec(rows, gather(scales, None, blocks, num_keys))
 
 
 def attend_gathered(q: Tensor, k: Tensor, v: Tensor, window: int) -> Tensor:

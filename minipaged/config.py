@@ -20,6 +20,7 @@ CHOICES = {
     "load_format": ("auto", "dummy"),
     "attention_backend": ("auto", "torch", "triton"),
     "quantization": ("none", "int8", "int4", "fp8"),
+    "kv_cache_dtype": ("auto", "int8", "fp8"),
     "scheduling_policy": ("fcfs", "priority"),
     "speculative_method": ("ngram", "draft_model"),
     "speculative_length": ("fixed", "adaptive"),
@@ -47,11 +48,15 @@ class EngineConfig:
     quantization: str = option(
         "none", 1, "keep weights in fewer bits: int8 loses next to nothing; fp8 is for GPUs that have it"
     )
+    kv_cache_dtype: str = option(
+        "auto", 1, "how keys and values are kept; auto: as they are, int8 and fp8: narrow, scaled"
+    )
     max_model_len: int = option(None, 1, "prompt and output of one request together; default: the model's own")
     max_num_seqs: int = option(64, 1, "how many requests may hold KV memory at once")
     num_blocks: int = option(None, 1, "blocks in the KV pool; default: what the memory allows")
     block_size: int = option(16, 1, "slots (tokens) in one block")
     gpu_memory_utilization: float = option(0.9, 1, "share of a GPU's memory for weights and KV cache together")
+    enforce_eager: bool = option(False, 1, "on a GPU: launch every kernel anew, replay no recorded steps")
     seed: int = option(0, 1, "seeds requests that have no seed of their own")
     max_num_batched_tokens: int = option(1024, 3, "token budget of one step")
     long_prefill_token_threshold: int = option(0, 3, "longest chunk of one request in a step; 0: only the budget cuts")
@@ -95,7 +100,7 @@ class EngineConfig:
             check_number("rank_memory_gb", self.rank_memory_gb, 0, above_low=True)
         check_integer("seed", self.seed, -(2**63), 2**63 - 1)
         check_integer("long_prefill_token_threshold", self.long_prefill_token_threshold, 0)
-        for name in ("enable_prefix_caching", "enable_expert_parallel", "enable_eplb"):
+        for name in ("enforce_eager", "enable_prefix_caching", "enable_expert_parallel", "enable_eplb"):
             check_boolean(name, getattr(self, name))
         self.check_speculation()
         self.check_stages()

@@ -30,6 +30,8 @@ from .sampling_params import SamplingParams
 from .tokenizer import load_vocabulary, wordless
 from .vocabulary import Vocabulary
 
+WARM_UP = {"cpu": (1, 2), "cuda": (1, 2, 64)}  # tokens: to Triton, one is a type of its own, and a prompt has its tiles
+FP8 = (8, 9)  # the least compute capability with e4m3 numbers
 WISHES = (  # what a sampler may have to be compiled for
     SamplingParams(top_k=2, top_p=0.5),
     SamplingParams(logit_bias={0: 1.0}),
@@ -98,7 +100,7 @@ def load_decoder(config: EngineConfig, model_config: ModelConfig, folder: Path, 
     device, dtype = torch.device(config.device), getattr(torch, config.dtype)
     if config.device == "cpu":
         keep_memory()
-    ops = choose_ops(config.attention_backend, dtype, device)
+    ops = choose_ops(config.attention_backend, dtype, device, config.kv_cache_dtype)
     model = Decoder(model_config, ops, dtype, device, place, config.quantization)
     check_weights(model.num_weight_bytes, config)
     with torch.inference_mode():
@@ -117,7 +119,7 @@ def warm_up(runner: ModelRunner) -> None:
     notice.daemon = True
     notice.start()
     try:
-        for num_tokens in (1, 2):  # to Triton, a size of one is a type of its own
+        for num_tokens in WARM_UP[runner.config.device]:
             logits = runner.run_one(num_tokens)
         for wishes in WISHES:
             runner.sample(logits, [Row(wishes, seed=0, position=1)][: len(logits)])  # whoever has none draws nothing
@@ -142,6 +144,8 @@ def choose_device(config: EngineConfig) -> EngineConfig:
     backend = fastest if config.attention_backend == "auto" else config.attention_backend
     if backend == "triton" and device == "cpu":
         use_interpreter(dtype)
+    if config.kv_cache_dtype == "fp8":
+        check_fp8_cache(device, backend)
     return replace(config, device=device, dtype=dtype, attention_backend=backend)
 
 
@@ -149,7 +153,7 @@ def check_fp8(quantization: str, device: str) -> None:
     """Raises ValueError if floats of 8 bits are asked for where nothing reads them."""
     if quantization != "fp8":
         return
-    if device == "cpu" or torch.version.hip or torch.cuda.get_device_capability() < (8, 9):
+    if device == "cpu" or torch.version.hip or torch.cuda.get_device_capability() < FP8:
         here = "this is a CPU" if device == "cpu" else f"this is a {torch.cuda.get_device_name()}"
         raise ValueError(f"quantization fp8 needs an NVIDIA GPU of compute capability 8.9 or more; {here} (use int8)")
 
@@ -164,3 +168,14 @@ def warn_of_slowness(dtype: str) -> None:
         native = onednn._is_mkldnn_fp16_supported()
     if not native:
         say(f"dtype {dtype}: this CPU has no products of such numbers, float32 is several times as fast")
+
+
+def check_fp8_cache(device: str, backend: str) -> None:
+    """Raises ValueError if the card has no such numbers; a CPU has none either, but can do without, slowly."""
+    if (device, backend) == ("cpu", "triton"):
+        raise ValueError("kv_cache_dtype fp8: Triton's interpreter rounds 127.9 to 64 in e4m3 (use int8)")
+    if device == "cpu":
+        say("kv_cache_dtype fp8 on a CPU: plain tensor operations read it, slowly (int8 is read by compiled loops)")
+    elif torch.version.hip or torch.cuda.get_device_capability() < FP8:
+        here = f"this is a {torch.cuda.get_device_name()}"
+        raise ValueError(f"kv_cache_dtype fp8 needs an NVIDIA GPU of compute capability 8.9 or more; {here} (use int8)")

@@ -82,7 +82,7 @@ def check_weights(weight_bytes: int, config: EngineConfig) -> None:
 
 def count_block_bytes(runner: "ModelRunner", config: EngineConfig) -> int:
     """What one block takes, in the draft model's cache too."""
-    return runner.new_kv_cache(1, config.block_size).data.nbytes + find_beside(runner, config).block_bytes
+    return runner.new_kv_cache(1, config.block_size).num_bytes + find_beside(runner, config).block_bytes
 
 
 def count_weight_bytes(runner: "ModelRunner", config: EngineConfig) -> int:
@@ -97,7 +97,7 @@ def find_beside(runner: "ModelRunner", config: EngineConfig) -> Beside:
 
 
 def measure(draft: "ModelRunner", config: EngineConfig) -> Beside:
-    return Beside(draft.model.num_weight_bytes, draft.new_kv_cache(1, config.block_size).data.nbytes)
+    return Beside(draft.model.num_weight_bytes, draft.new_kv_cache(1, config.block_size).num_bytes)
 
 
 def check_memory(runner: "ModelRunner", config: EngineConfig) -> None:
@@ -117,10 +117,16 @@ def check_memory(runner: "ModelRunner", config: EngineConfig) -> None:
 
 
 def free_cuda_bytes(runner: "ModelRunner", config: EngineConfig) -> int:
-    """What gpu_memory_utilization leaves for the KV cache once the weights and the largest step have theirs."""
+    """What gpu_memory_utilization leaves for the KV cache once weights, the largest step and recordings have theirs.
+
+    The largest step is run: as many tokens as it may have, and as many rows, whose logits are drawn from."""
+    num_tokens, recorded = config.max_num_batched_tokens, 0
     torch.cuda.reset_peak_memory_stats(runner.device)
-    runner.run_one(config.max_num_batched_tokens)
+    runner.run_one(num_tokens, min(num_tokens, config.max_num_seqs))
     peak = torch.cuda.max_memory_allocated(runner.device)
+    for model in (runner, *runner.drafts.values()):
+        model.forward.reserve(model.new_kv_cache(1, config.block_size))
+        recorded += model.forward.num_bytes
     free, total = torch.cuda.mem_get_info(runner.device)
     others = total - free - torch.cuda.memory_reserved(runner.device)
-    return int(total * config.gpu_memory_utilization) - peak - others
+    return int(total * config.gpu_memory_utilization) - peak - recorded - others

@@ -50,14 +50,14 @@ class Ops(NamedTuple):
     linear_int4: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # x, codes [N, K / 2], scale, low [N, K / 32]
 
 
-def choose_ops(backend: str, dtype: torch.dtype, device: torch.device) -> Ops:
-    """backend: torch or triton."""
+def choose_ops(backend: str, dtype: torch.dtype, device: torch.device, kept: str = "auto") -> Ops:
+    """backend: torch or triton; kept: the KV cache's dtype, as in kv_cache_dtype."""
     if backend == "triton":
         from . import triton_ops as fast
 
         plain = fast.make_attend, fast.rms_norm, fast.add_rms_norm, fast.rope, fast.silu_mul
         return Ops(*plain, fast.route, fast.fused_moe, fast.linear_int8, fast.linear_int4)
-    make_attend, moe = partial(choose_attend, dtype, device), (route_spec, fused_moe_torch)
+    make_attend, moe = partial(choose_attend, dtype, kept, device), (route_spec, fused_moe_torch)
     if device.type == "cpu" and dtype == torch.float32:
         products = linear_int8_cpu, linear_int4_cpu
         return Ops(make_attend, rms_norm_cpu, add_rms_norm_cpu, rope_cpu, silu_mul_cpu, *moe, *products)

@@ -144,7 +144,7 @@ class Profile:
         if runner.device.type == "cuda":
             make_event: Work = torch.cuda.Event  # whose types torch does not tell
             self.device_watch = DeviceStopwatch(lambda: make_event(enable_timing=True))
-        self.forward_s = -own_forward_s(runner)
+        runner.forward, self.forward_s = runner.eager, -own_forward_s(runner)  # a recorded step has no parts to time
         put(runner, "sample", self.watch.timed(SAMPLING, runner.sample))
         put(runner.model, "entrance", Arrival(runner.model.entrance, self.end_packing))
         for part in parts_of(runner.model):

@@ -7,22 +7,31 @@
 It comes from `loading.py`, which made facts of every "auto" and None: whoever asks `model.config` reads numbers.
 (From level 01.)"""
 
-import time
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from .batch import Batch
+from .clock import choose_clock
 from .config import EngineConfig
+from .graphs import Eager, choose_forward
 from .input_batch import to_device
-from .kv_cache import KVCache
+from .kv_cache import NARROW, KVCache
 from .memory import NOBODY, check_memory, choose_max_model_len, choose_num_blocks
 from .models.decoder import Decoder
 from .sampling import choose_sample
 from .vocabulary import Vocabulary
 
-FACTS = ("device", "dtype", "load_format", "attention_backend", "quantization")  # of a model, not of an engine
+FACTS = (  # of a model, not of an engine
+    "device",
+    "dtype",
+    "load_format",
+    "attention_backend",
+    "quantization",
+    "kv_cache_dtype",
+    "enforce_eager",
+)
 
 
 class ModelRunner:
@@ -30,10 +39,13 @@ class ModelRunner:
         self.config, self.model, self.model_config = config, model, model.config
         self.vocabulary = vocabulary
         self.device, self.dtype = torch.device(config.device), getattr(torch, config.dtype)
+        self.kv_dtype = NARROW.get(config.kv_cache_dtype, self.dtype)
         self.sample = choose_sample(config.attention_backend)
         self.drafts: dict[str, ModelRunner] = {}  # smaller models that guess for this one, by name (level 05)
         self.beside = NOBODY  # of those that are not ours, but in the same memory (level 06)
-        self.own_forward_s = 0.0
+        self.clock = choose_clock(self.device)
+        self.eager = Eager(model, self.device, self.clock)
+        self.forward = choose_forward(self.eager, config, can_record=not model.experts, vocab_size=self.vocab_size)
 
     @property
     def vocab_size(self) -> int:
@@ -44,8 +56,13 @@ class ModelRunner:
         """Seconds spent in the model so far, and in its draft models."""
         return self.own_forward_s + sum(draft.forward_s for draft in self.drafts.values())
 
+    @property
+    def own_forward_s(self) -> float:
+        return self.clock.seconds
+
     def new_kv_cache(self, num_blocks: int, block_size: int) -> KVCache:
-        return KVCache(num_blocks, block_size, self.model.portion, self.model_config.head_dim, self.dtype, self.device)
+        head_dim = self.model_config.head_dim
+        return KVCache(num_blocks, block_size, self.model.portion, head_dim, self.kv_dtype, self.device)
 
     def resolve(self, config: EngineConfig) -> EngineConfig:
         """config with this model's facts in the place of "auto" and None: one model can serve several engines."""
@@ -63,23 +80,18 @@ class ModelRunner:
         if not batch.token_ids:
             self.model.idle()
             return torch.empty(0, self.vocab_size, device=self.device)
-        inputs = to_device(batch, self.device)
-        start = self.now()
-        logits = self.model(inputs, kv_cache)
-        self.own_forward_s += self.now() - start
-        return logits
+        return self.forward(batch, kv_cache)
 
-    def now(self) -> float:
-        """Seconds, when the device has done all it was given."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        return time.perf_counter()
+    @torch.inference_mode()
+    def run_one(self, num_tokens: int, num_rows: int = 1) -> Tensor:
+        """A step of one made-up sequence in memory of its own -> logits [num_rows, V] of its last tokens.
 
-    def run_one(self, num_tokens: int) -> Tensor:
-        """A step of one made-up sequence in memory of its own -> logits [1, V]; counts neither as time nor as load."""
-        one, spent = list(range(num_tokens)), self.own_forward_s
-        batch = Batch([0] * num_tokens, one, one, [0, num_tokens], [num_tokens], [[0]], one[-1:], [0, 1], [], [])
-        logits: Tensor = self(batch, self.new_kv_cache(num_blocks=1, block_size=num_tokens))
-        self.own_forward_s = spent
+        It counts neither as time nor as load; blocks have the engine's size, as the kernels are compiled for it."""
+        one, block_size = list(range(num_tokens)), self.config.block_size
+        table = list(range(-(-num_tokens // block_size)))
+        batch = Batch(
+            [0] * num_tokens, one, one, [0, num_tokens], [num_tokens], [table], one[-num_rows:], [0, 1], [], []
+        )
+        logits = self.model(to_device(batch, self.device), self.new_kv_cache(len(table), block_size))
         self.model.forget_load()
         return logits

@@ -42,6 +42,8 @@ def make_attend(window: int | None) -> Attend:
 
 def attend_triton(window: int, q: Tensor, k: Tensor, v: Tensor, cache: LayerCache, batch: InputBatch) -> Tensor:
     """q [T, H, D], k and v [T, K, D] -> [T, H, D]"""
-    write_kv(k, v, *cache, batch.slot_mapping)
+    keys, values, scales = cache
+    write_kv(k, v, keys, values, batch.slot_mapping, scales)
     ragged = batch.block_tables, batch.query_start_loc, batch.seq_lens
-    return paged_attention(q, *cache, *ragged, window, batch.max_query_len, batch.max_seq_len)
+    longest = batch.max_query_len, batch.max_seq_len
+    return paged_attention(q, keys, values, *ragged, window, *longest, scales=scales)

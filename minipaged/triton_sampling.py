@@ -34,15 +34,20 @@ def sample(logits: Tensor, rows: list[Row]) -> list[int]:
 
 
 def pack_numbers(rows: list[Row], device: torch.device) -> Asked:
-    params = [row.params for row in rows]
-    return Asked(
-        temperature=floats([0.0 if p.greedy else p.temperature for p in params], device),
-        min_p=floats([p.min_p for p in params], device),
-        top_k=integers([min(p.top_k, 2**31 - 1) for p in params], device),
-        top_p=floats([p.top_p for p in params], device),
-        seeds=integers([row.seed for row in rows], device),
-        positions=integers([row.position for row in rows], device),
-    )
+    """One copy for all of them; each begins on a border of 16 bytes, as kernels like it."""
+    params, R = [row.params for row in rows], len(rows)
+    whole = np.zeros((6, R + R % 2), np.int64)
+    real = whole.view(np.float64)
+    real[0, :R] = [0.0 if p.greedy else p.temperature for p in params]
+    real[1, :R] = [p.min_p for p in params]
+    real[2, :R] = [p.top_p for p in params]
+    whole[3, :R] = [min(p.top_k, 2**31 - 1) for p in params]
+    whole[4, :R] = [row.seed for row in rows]
+    whole[5, :R] = [row.position for row in rows]
+    there = send(torch.from_numpy(whole), device)
+    temperature, min_p, top_p = there[:3, :R].view(torch.float64)
+    top_k, seeds, positions = there[3:, :R]
+    return Asked(temperature, min_p, top_k, top_p, seeds, positions)
 
 
 def pack_edits(rows: list[Row], device: torch.device) -> Edits | None:
@@ -82,7 +87,7 @@ def pack_bits(rows: list[Row], vocab_size: int, device: torch.device) -> Tensor 
             bits &= np.frombuffer(row.permitted, np.int32)
         if row.params.allowed_token_ids:
             bits &= to_bits(row.params.allowed_token_ids, len(bits))
-    return torch.from_numpy(words).to(device)
+    return send(torch.from_numpy(words), device)
 
 
 def to_bits(token_ids: tuple[int, ...], num_words: int) -> NDArray[np.int32]:
@@ -92,8 +97,15 @@ def to_bits(token_ids: tuple[int, ...], num_words: int) -> NDArray[np.int32]:
 
 
 def floats(values: list[float], device: torch.device, dtype: torch.dtype = torch.float64) -> Tensor:
-    return torch.tensor(values, dtype=dtype).to(device)
+    return send(torch.tensor(values, dtype=dtype), device)
 
 
 def integers(values: list[int], device: torch.device, dtype: torch.dtype = torch.int64) -> Tensor:
-    return torch.tensor(values, dtype=dtype).to(device)
+    return send(torch.tensor(values, dtype=dtype), device)
+
+
+def send(tensor: Tensor, device: torch.device) -> Tensor:
+    """To the device; from pinned memory, so that the host goes on while the forward before it still runs."""
+    if device.type == "cuda":
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)

@@ -67,7 +67,7 @@ def test_a_level_refuses_what_a_later_one_brings(level, field):
 
 SINCE = {
     1: {"model", "device", "dtype", "load_format", "attention_backend", "max_model_len", "max_num_seqs", "num_blocks"}
-    | {"block_size", "gpu_memory_utilization", "seed", "quantization"},
+    | {"block_size", "gpu_memory_utilization", "seed", "quantization", "kv_cache_dtype", "enforce_eager"},
     3: {"max_num_batched_tokens", "long_prefill_token_threshold", "scheduling_policy"},
     4: {"enable_prefix_caching"},
     5: {"num_speculative_tokens", "speculative_method", "draft_model", "prompt_lookup_min", "prompt_lookup_max"}

@@ -1,5 +1,6 @@
 """One memory of slots for all layers."""
 
+import pytest
 import torch
 
 from minipaged.kv_cache import KVCache
@@ -20,3 +21,14 @@ def test_layers_are_views_of_one_memory_block_by_block():
         assert layer.keys.shape == layer.values.shape == (5, 2, 4, 16)
         assert layer.keys.is_contiguous()
         assert layer.keys.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
+def test_narrow_numbers_have_a_scale_for_each_token_and_head_beside_them(dtype):
+    config = parse_model_config({**LLAMA, "num_hidden_layers": 3})
+    cache = KVCache(5, 4, split_model(config, Nth(), Nth()), config.head_dim, dtype, torch.device("cpu"))
+    cache.scales.zero_()
+    cache.layers[1].scales[1][2] = 1
+    assert cache.scales[1, 1, 2].eq(1).all()
+    assert cache.scales.sum() == 2 * 4  # of one block: its heads times its slots
+    assert cache.num_bytes == 3 * 2 * 5 * 2 * 4 * (16 + 4)

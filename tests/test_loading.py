@@ -10,7 +10,7 @@ from minipaged.kernels.rms_norm import add_rms_norm_all, rms_norm_all
 from minipaged.kernels.rope import rope_all
 from minipaged.kernels.silu_mul import silu_mul_all
 from minipaged.kernels.write_kv import mute, write_rows
-from minipaged.loading import load_model
+from minipaged.loading import check_fp8_cache, load_model
 from tests.tiny import tiny_model
 
 
@@ -51,3 +51,19 @@ def test_more_positions_than_the_model_has_are_refused(folder):
 def test_cuda_without_cuda_is_refused(folder):
     with pytest.raises(ValueError, match="there is no CUDA device here"):
         load_model(EngineConfig(model=str(folder), device="cuda"))
+
+
+def test_fp8_is_refused_where_it_cannot_be_had(folder, monkeypatch):
+    with pytest.raises(ValueError, match="kv_cache_dtype fp8: Triton's interpreter rounds"):
+        load_model(EngineConfig(model=str(folder), device="cpu", attention_backend="triton", kv_cache_dtype="fp8"))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA A100")
+    with pytest.raises(
+        ValueError, match=r"kv_cache_dtype fp8 needs .* 8.9 or more; this is a NVIDIA A100 \(use int8\)"
+    ):
+        check_fp8_cache("cuda", "triton")
+
+
+def test_fp8_on_a_cpu_says_that_it_is_slow(folder, capsys):
+    load_model(EngineConfig(model=str(folder), device="cpu", kv_cache_dtype="fp8"))
+    assert "kv_cache_dtype fp8 on a CPU" in capsys.readouterr().err

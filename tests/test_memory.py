@@ -114,3 +114,12 @@ def test_a_draft_model_takes_its_share_wherever_it_was_loaded(folder):
 def test_a_model_without_experts_spreads_none(folder):
     with pytest.raises(ValueError, match=r"^enable_expert_parallel spreads experts, and .* has none$"):
         load_model(EngineConfig(model=str(folder), enable_expert_parallel=True))
+
+
+def test_the_same_memory_has_more_narrow_blocks_than_wide_ones(folder, monkeypatch):
+    wide = load_model(EngineConfig(model=str(folder), max_num_seqs=999))
+    monkeypatch.setattr(memory, "CPU_KV_BYTES", 1000 * wide.new_kv_cache(1, 16).num_bytes)
+    assert wide.resolve(EngineConfig(max_num_seqs=999)).num_blocks == 1000
+    for kept in ("int8", "fp8"):
+        narrow = load_model(EngineConfig(model=str(folder), max_num_seqs=999, kv_cache_dtype=kept))
+        assert narrow.config.num_blocks == 1000 * 64 // 20  # heads of 16: 64 bytes, or 16 and a scale

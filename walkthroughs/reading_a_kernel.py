@@ -66,7 +66,8 @@ starts, lens = torch.tensor([0, 1], dtype=torch.int32), torch.tensor([num_keys],
 # ## The kernel
 #
 # One *program* answers for one sequence, one kv head and a few tokens. `p_` is a pointer, `o_` offsets, `m_` a mask,
-# `b_` what was loaded; names stand for whole tiles.
+# `b_` what was loaded; names stand for whole tiles. Scales are for keys and values that are kept as int8 or fp8; here
+# they are None, and what stands under `is not None` is left out when the kernel is compiled.
 
 # %%
 quote(kernel.paged_attention_kernel)

@@ -124,7 +124,7 @@ class Rank:
         self.spans.clear()
         return Report(
             self.model.model.num_weight_bytes,
-            self.worker.kv_cache.data.nbytes,
+            self.worker.kv_cache.num_bytes,
             dict(self.place.traffic.num_bytes),
             spans,
         )

@@ -11,6 +11,7 @@ from itertools import accumulate
 import torch
 from hypothesis import strategies as st
 
+from minipaged.kernels.narrow import narrow_spec, widen_spec
 from minipaged.kernels.paged_attention import ALL_KEYS, paged_attention_spec
 from minipaged.kernels.paged_attention_triton import paged_attention
 from tests.kernels.guard import DEVICE, DTYPES, guarded
@@ -45,16 +46,29 @@ class World:
         integers = (tables, torch.tensor([0, *accumulate(self.query_lens)]), torch.tensor(self.lens))
         return [t.to(DEVICE, self.dtype) for t in (q, *pool)] + [t.to(DEVICE, torch.int32) for t in integers]
 
-    def attend(self, tensors, tiles=None, launcher=paged_attention):
+    def attend(self, tensors, tiles=None, launcher=paged_attention, scales=None):
         """What the kernel says."""
         longest = max(self.query_lens), max(self.lens)
         tiles = tiles and tiles._replace(rows=max(tiles.rows, 32 * (self.group_size > 16)))
-        return guarded(launcher, *tensors, self.window, *longest, tiles)
+        return guarded(launcher, *tensors, self.window, *longest, tiles, scales)
 
     def expected(self, tensors):
         """What the specification says, in float32."""
         wide = [t.float() if t.is_floating_point() else t for t in tensors]
         return paged_attention_spec(*wide, self.window)
+
+
+def narrowed(tensors, dtype):
+    """The tensors with keys and values narrow, and their scales; and with what these stand for, in float32."""
+    q, *pools, tables, starts, lens = tensors
+    narrow = [narrow_spec(pool, dtype) for pool in pools]
+    wide = [widen_spec(*part) for part in narrow]  # NaN where nobody wrote, as their scales
+    for (numbers, scales), pool in zip(narrow, pools, strict=True):
+        assert scales.isnan().equal(pool.isnan().any(-1))
+        numbers.view(torch.int8)[scales.isnan()] = 127  # NaN in e4m3
+    (keys, of_keys), (values, of_values) = narrow
+    rest = (tables, starts, lens)
+    return [q, keys, values, *rest], (of_keys, of_values), [q, *wide, *rest]
 
 
 def far_apart(num_pools, *block_shape, dtype=torch.float16):

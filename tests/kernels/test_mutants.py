@@ -14,22 +14,24 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 import torch
 
-from minipaged.kernels import jit, sample_triton
+from minipaged.kernels import jit, sample_triton, write_kv
 from minipaged.kernels.draw import cut_spec, pick_spec
 from minipaged.kernels.fused_moe import fused_moe_spec, sort_by_expert
 from minipaged.kernels.fused_moe_triton import Tiles as MoeTiles
+from minipaged.kernels.narrow import widen_spec
 from minipaged.kernels.paged_attention_triton import Tiles
 from minipaged.kernels.rms_norm import add_rms_norm_spec, rms_norm_spec
 from minipaged.kernels.rope import rope_spec
 from minipaged.kernels.routing import route_spec
 from minipaged.kernels.silu_mul import silu_mul_spec
-from minipaged.kernels.write_kv import write_kv_spec
+from minipaged.kernels.write_kv import write_kv_cpu, write_kv_spec
 from tests.kernels.asking import Ask, answers, draw_logits, run
 from tests.kernels.guard import DEVICE, assert_close, guarded, on_threads, randn
-from tests.kernels.pool import SPARE, World, far_apart
+from tests.kernels.pool import SPARE, World, far_apart, narrowed
 
 KERNELS = Path(__file__).parent.parent.parent / "kernels"
 FILES = {path.stem: tomllib.loads(path.read_text()) for path in sorted(Path(__file__).parent.glob("mutants/*.toml"))}
@@ -72,6 +74,14 @@ def judge_paged_attention_triton(module):
             assert_close(out, world.expected(tensors), 4.5)
     judge_window(module)
     judge_addresses(module)
+    judge_narrow_pool(module)
+
+
+def judge_narrow_pool(module):
+    world = World((45, 20), (1, 3))
+    tensors, scales, wide = narrowed(world.tensors(), torch.int8)
+    tiles = Tiles(16, 16, 2, 4, 1)
+    assert_close(world.attend(tensors, tiles, module.paged_attention, scales), world.expected(wide), 4.5)
 
 
 def interleaved(tensors):
@@ -110,6 +120,27 @@ def judge_write_kv_triton(module):
     k, v = randn(2, 2, 1, 16, dtype=torch.float16)
     module.write_kv(k, v, keys, values, torch.tensor([23, 8]))
     assert torch.equal(torch.stack((keys[2, :, 7], keys[1, :, 0])), k)
+    judge_narrow_rows(module.write_kv)
+
+
+def judge_narrow(module):
+    with patch.object(write_kv, "narrow_row", module.narrow_row), np.errstate(invalid="ignore"):
+        plain = {name: getattr(write_kv, name).py_func for name in ("write_narrow", "mute_scales")}
+        with patch.multiple(write_kv, **plain):
+            judge_narrow_rows(write_kv_cpu)
+
+
+def judge_narrow_rows(write):
+    """Into the middle of a larger pool."""
+    k, v = randn(6, 3, 24), 5 * randn(6, 7, 24, seed=1)[:, 2:5]
+    v[2, 1, 5], v[3, 0, 23], k[0, 1, 3], k[4], v[4, 2] = torch.inf, torch.nan, -torch.inf, 1e-31, 0
+    slots, rooms = torch.tensor([9, -1, 0, 31, 16, 7]), []
+    for writer in (write_kv_spec, write):
+        numbers, scales = torch.full((2, 12, 3, 8, 24), 77, dtype=torch.int8), torch.full((2, 12, 3, 8), 7.0)
+        writer(k, v, *numbers[:, 4:8], slots, tuple(scales[:, 4:8]))
+        rooms.append((widen_spec(numbers, scales).nan_to_num(99), scales.nan_to_num(99)))
+    for expected, found in zip(*rooms, strict=True):
+        assert torch.equal(found, expected)
 
 
 def judge_rms_norm_triton(module):

@@ -212,5 +212,5 @@ def test_what_the_kernel_cannot_read_is_refused_with_its_shape():
 
 def test_keys_are_gathered_from_a_pool_too_large_to_be_copied():
     pool = torch.arange(2 * 4 * 3.0).reshape(1, 2, 4, 3).expand(10**12, -1, -1, -1)  # every block is the same one
-    found = gather(pool, torch.tensor([7, 10**11]), 6)
+    found = gather(pool, None, torch.tensor([7, 10**11]), 6)
     torch.testing.assert_close(found, torch.cat([pool[0], pool[0]], dim=1)[:, :6])
