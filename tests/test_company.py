@@ -28,13 +28,25 @@ WISHES = st.fixed_dictionaries(
         "allowed_token_ids": st.lists(TOKENS, min_size=4, max_size=6, unique=True),
         "min_tokens": st.integers(0, 3),
         "stop_token_ids": st.lists(TOKENS, max_size=1),
+        "stop": st.lists(st.sampled_from(["c", "de", "ff", "cdc"]), min_size=1, max_size=2),
+        "include_stop_str_in_output": st.booleans(),
+        "structured_outputs": st.sampled_from(
+            [{"regex": "[c-f]{2,8}"}, {"choice": ["cd", "cde", "effe"]}, {"grammar": 'root ::= ("c" | "d" root "e")+'}]
+        ),
         "logprobs": st.integers(-1, 3),
         "prompt_logprobs": st.integers(-1, 3),
     },
 )
+
+
+def wish(draws, wishes):
+    guided = {"ignore_eos": False} if "structured_outputs" in wishes else {}  # nothing may follow a grammar's end
+    return SamplingParams(**draws, **(wishes | guided))
+
+
 VISITS = st.tuples(
     st.lists(TOKENS, min_size=2, max_size=9),
-    st.builds(lambda draws, wishes: SamplingParams(**draws, **wishes), DRAWS, WISHES),
+    st.builds(wish, DRAWS, WISHES),
     st.integers(0, 5),  # the step before which it comes
     st.sampled_from([None, None, None, 2, 4]),  # the step before which it goes
 )
@@ -74,6 +86,7 @@ def test_a_request_says_the_same_alone_and_in_any_company(level, visits):
         prompt, params, _, _ = visits[int(name)]
         alone = serve(level, [(prompt, params, 0, None)])["0"]
         assert output.outputs == alone.outputs
+        assert [said.text for said in output.outputs] == [said.text for said in alone.outputs]
         for ours, theirs in [
             (output.prompt_logprobs, alone.prompt_logprobs),
             *zip([said.logprobs for said in output.outputs], [said.logprobs for said in alone.outputs], strict=True),
@@ -82,6 +95,27 @@ def test_a_request_says_the_same_alone_and_in_any_company(level, visits):
             for entry, other in zip(flat(ours), flat(theirs), strict=True):
                 assert [rank for _, rank in entry] == [rank for _, rank in other]
                 assert [x for x, _ in entry] == pytest.approx([x for x, _ in other], abs=1e-5)
+
+
+COMMON = {"max_tokens": 8, "seed": 5, "temperature": 2.0}
+KINDS = {
+    "greedy": {"temperature": 0, "max_tokens": 8},
+    "structured": {**COMMON, "structured_outputs": {"regex": "[c-f]{2,8}"}},
+    "stopped": {**COMMON, "stop": ["de", "f"], "ignore_eos": True},
+    "penalised": {**COMMON, "frequency_penalty": 1.0, "repetition_penalty": 1.5, "ignore_eos": True},
+    "structured and stopped": {**COMMON, "structured_outputs": {"regex": "(c|d|ef)*"}, "stop": ["dd"], "n": 2},
+}
+
+
+@pytest.mark.parametrize("level", [3, 4, 5])
+def test_one_of_each_kind_in_one_batch_says_what_it_says_alone(level):
+    visits = [([2 + i % 3, 3, 4], SamplingParams(**wishes), i, None) for i, wishes in enumerate(KINDS.values())]
+    for order in (visits, visits[::-1]):
+        said = serve(level, order)
+        for i, (prompt, params, _, _) in enumerate(order):
+            alone = serve(level, [(prompt, params, 0, None)])["0"]
+            assert said[str(i)].outputs == alone.outputs
+            assert [one.text for one in said[str(i)].outputs] == [one.text for one in alone.outputs]
 
 
 @pytest.mark.parametrize("other", [{"seed": None}, {"seed": 7}, {"temperature": 0}, {"seed": 42}], ids=str)
