@@ -17,6 +17,7 @@ model's own logits are never written. (From level 01.)"""
 from collections import Counter
 from collections.abc import Collection, Mapping
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -40,14 +41,11 @@ def process(logits: Tensor, rows: list[Row]) -> Tensor:
 
 def permit(logits: Tensor, rows: list[Row]) -> None:
     """Only what a grammar allows, where there is one."""
-    bits = {i: row.permitted for i, row in enumerate(rows) if row.permitted is not None}
-    if not bits:
-        return
-    data = torch.frombuffer(bytearray(b"".join(bits.values())), dtype=torch.uint8).to(logits.device)
-    shifts = torch.arange(8, dtype=torch.uint8, device=logits.device)
-    allowed = (data.view(len(bits), -1, 1) >> shifts & 1).bool().flatten(1)  # [N, V or a few more]
-    index = list(bits)
-    logits[index] = logits[index].masked_fill(~allowed[:, : logits.shape[-1]], -torch.inf)
+    for x, row in zip(logits, rows, strict=True):
+        if row.permitted is not None:
+            bits = np.frombuffer(row.permitted, np.uint8)
+            forbidden = np.unpackbits(bits, bitorder="little", count=len(x)) == 0
+            x.masked_fill_(torch.from_numpy(forbidden).to(x.device), -torch.inf)
 
 
 def penalise_repetition(logits: Tensor, rows: list[Row]) -> None:

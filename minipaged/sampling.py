@@ -1,6 +1,6 @@
 """A row of logits becomes one token: the likeliest, or a draw that depends on nothing but (seed, position).
 
-    logits -> processors.py -> divided by temperature -> exp -> weights p                  float32
+    logits -> processors.py -> divided by temperature -> 2 ** (log2 e x) -> weights p      float32
     min_p   drop what is less likely than min_p times the likeliest
     top_k   keep the k likeliest
     top_p   of what is left, keep the fewest that have top_p of its mass
@@ -15,6 +15,7 @@ all of this is one Triton kernel (triton_sampling.py); `choose_sample` says who 
 does not depend on the other rows, so a request draws the same alone and in company. A row with a NaN gives NO_TOKEN.
 Order and meaning are vLLM's; what the model itself thought of a token is in `logprobs.py`. (From level 01.)"""
 
+import math
 from collections.abc import Callable, Iterator
 from itertools import groupby
 
@@ -29,6 +30,7 @@ from .sampling_params import SamplingParams
 Sample = Callable[[Tensor, list[Row]], list[int]]
 
 MASK = 2**64 - 1
+LOG2_E = 1 / math.log(2)  # e ** x = 2 ** (x LOG2_E)
 NUM_ROWS = 16  # worked on at once: their logits stay in a CPU's cache
 
 
@@ -83,9 +85,9 @@ def draw(logits: Tensor, rows: list[Row]) -> tuple[Tensor, Tensor]:
 
 def distribution(logits: Tensor, params: list[SamplingParams]) -> Tensor:
     """What is drawn from, [N, V] -> [N, V]: weights, of which the largest is 1. None may be greedy."""
-    temperature = column([p.temperature for p in params], logits)[:, None]
+    scale = column([LOG2_E / p.temperature for p in params], logits)[:, None]
     scaled = logits - logits.amax(-1, keepdim=True)  # the best first at 0: no overflow at 1e-5
-    return cut(scaled.div_(temperature).exp_(), params)
+    return cut(scaled.mul_(scale).exp2_(), params)  # exp takes a hundred times as long where the result is 0
 
 
 def cut(weights: Tensor, params: list[SamplingParams]) -> Tensor:
