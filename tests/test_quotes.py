@@ -57,7 +57,7 @@ def test_what_was_measured_names_its_source(path):
 
 
 def test_a_figure_that_differs_is_noticed():
-    text = "it took 3.6 s<!-- cpu-sampling: ms.forward --> and 428.9 ms<!-- cpu-sampling: ms.forward -->"
+    text = "it took 3.6 s<!-- cpu-sampling: ms.forward --> and 462.1 ms<!-- cpu-sampling: ms.forward -->"
     assert [quote.is_true for quote in quotes(text)] == [False, True]
 
 
