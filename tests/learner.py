@@ -121,8 +121,9 @@ class Judge:
         yield from paragraph("the shortest way to see it", history(error))
         yield from paragraph("what came out", facts)
         yield from paragraph("your line", self.where(error))
-        text = " ".join([claim or "", test, test.replace(" ", "_"), str(error)])
-        yield from paragraph("what it may mean", [hint for key, hint in self.hints.items() if key in text][:1])
+        happened, tested = f"{claim} {error}", f"{test} {test.replace(' ', '_')}"  # what happened says more
+        meant = [hint for text in (happened, tested) for key, hint in self.hints.items() if key in text]
+        yield from paragraph("what it may mean", meant[:1])
 
     def where(self, error):
         """The last line of the learner's that was being run, if one was."""

@@ -4,14 +4,16 @@
     tests/mutants/caught.json   for those that a state machine judges: the sentence it breaks, and the shortest history
     docs/museum.md              both, as a page to read; a test says whether it is current
 
-`python -m tests.museum` writes the page; with `--look` it first looks for all histories anew, which takes minutes. Only
-block managers have one: an engine's whole life is too long to be read."""
+`python -m tests.museum` writes the page; with `--look` it first looks for the histories that are missing, which takes
+seconds each (`--look-again`: for all of them). Only block managers have one: an engine's whole life is too long to be
+read."""
 
 import difflib
 import importlib
 import json
 import sys
 import textwrap
+import traceback
 from itertools import groupby
 from pathlib import Path
 
@@ -19,7 +21,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import engine
 from hypothesis.stateful import run_state_machine_as_test
 
-from .learner import MOST_SHRINKING_S, history, read_message, smallest
+from .learner import MOST_SHRINKING_S, StuckError, history, read_message, smallest, watched
 from .test_mutants import BROKEN_PROMISES, MACHINES, MUTANTS, imported_anew
 
 ROOT = Path(__file__).parent.parent
@@ -61,15 +63,24 @@ def look(mutant):
     """The sentence that it breaks, and the shortest history found in which it does; None if no machine breaks it."""
     if mutant.judge not in MACHINES:
         return None
-    with imported_anew(mutant):
+    with imported_anew(mutant), watched({str(ROOT / mutant.file)}):
         machine = getattr(importlib.import_module(f"tests.test_{mutant.judge}"), MACHINES[mutant.judge])
         try:
             run_state_machine_as_test(machine, settings=THOROUGH)
         except (*BROKEN_PROMISES, BaseExceptionGroup) as error:
             error = smallest(error)
             claim, facts = read_message(error)
-            return {"sentence": claim or " ".join(facts[:1]), "history": history(error)}
+            return {"sentence": claim or " ".join(facts[:1]) or where(error), "history": history(error)}
+        except StuckError as error:
+            return {"sentence": str(error), "history": []}
     return None
+
+
+def where(error):
+    """What a bare assert says: the name of its function if that is a sentence, else the assert itself."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "/tests/" in frame.filename]
+    name, line = frames[-1].name.replace("_", " "), (frames[-1].line or "").removeprefix("assert ")
+    return name if " " in name else f"after {name}: {line}"
 
 
 def page(mutants, caught):
@@ -95,10 +106,12 @@ def exhibit(mutant, catch):
 
 
 def main(argv):
-    if "--look" in argv:
-        engine.MAX_SHRINKING_SECONDS = MOST_SHRINKING_S
-        caught = {key(mutant): catch for mutant in MUTANTS if (catch := look(mutant))}
-        CAUGHT.write_text(json.dumps(caught, indent=1, ensure_ascii=False) + "\n")
+    caught = {} if "--look-again" in argv else json.loads(CAUGHT.read_text())
+    engine.MAX_SHRINKING_SECONDS = MOST_SHRINKING_S
+    for mutant in MUTANTS if {"--look", "--look-again"} & {*argv} else []:
+        if key(mutant) not in caught and (catch := look(mutant)):
+            caught[key(mutant)] = catch
+            CAUGHT.write_text(json.dumps(caught, indent=1, ensure_ascii=False) + "\n")  # whatever interrupts the rest
     PAGE.write_text(page(MUTANTS, json.loads(CAUGHT.read_text())))
 
 

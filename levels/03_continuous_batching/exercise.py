@@ -37,10 +37,11 @@ HINTS = {
     "`plan.is_open`, which knows of both budget and crowding.",
     "the head is not overtaken": "Only `self.head()` may come in; those behind it wait.",
     "a prompt in chunks says one token at its end": "A chunk is what the budget leaves: first those who run take their "
-    "share, then the queue, from its head. Only the last chunk of a prompt says a token.",
+    "share, then the queue, from its head. If only the last column differs: whoever comes in holds the blocks of its "
+    "whole prompt from then on, not only those of its first chunk.",
     "the budget is shared in order": "Serve `self.running` first, and give the queue what is left of the budget.",
-    "IndexError": "Somebody runs tokens that it has no blocks for. Whoever comes in needs the blocks of its whole "
-    "prompt, `head.num_pending`: neither only those of its first chunk, nor only as many as are free.",
+    "IndexError": "Somebody runs tokens that it has no blocks for. Whoever runs on needs `make_room` before "
+    "`plan.add`; whoever comes in needs the blocks of its whole prompt, `head.num_pending`.",
     "nobody overtakes": "Only `self.head()` may come in. If there is no room for it, those behind it wait too, or a "
     "long prompt would wait for ever.",
     "nobody gives way without need": "Somebody lost its blocks although there was room, or although it was not to run.",
@@ -48,7 +49,8 @@ HINTS = {
     "everybody holds the blocks they need": "Blocks were reserved for somebody who then did not run: ask for blocks "
     "last, when all else is fulfilled.",
     "the budget is never exceeded": "Give `begin` the budget; `plan.add` takes each share from it.",
-    "no progress": "Your `schedule` returned a plan without chunks although somebody waits or runs.",
+    "no progress": "Your `schedule` returned a plan without chunks although somebody waits or runs. Whoever comes in "
+    "runs its first chunk in the same step: `plan.add`.",
     "the steps are those on the page": "Look at the first step that differs: who ran how much, who came in, who gave "
-    "way? The page says what it is about.",
+    "way? Everybody comes in who can, one after the other, until the budget, the seats or the blocks are used up.",
 }

@@ -13,8 +13,8 @@ blocks of seq's beginning.
 
 `publish` begins where it ended the last time: `seq.num_named_blocks`. If a name is taken by another block already,
 seq's is a duplicate: seq changes over to the one that was named first and gives its own back (`self.pool.put_back`, as
-nobody could find it). But not while it still
-writes its own (its tokens are not computed yet): then it stops here, and comes back to it in the next step.
+nobody could find it). But not while it still writes its own (its tokens are not computed yet): then it stops here, and
+comes back to it in the next step.
 """
 
 from levels.exercises import Part
