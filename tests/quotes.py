@@ -3,7 +3,7 @@
     in 10.6 s<!-- lessons: 03.tables.0.here.last_s -->     the figure, then FILE in benchmarks/results, then where in it
 
     a.b.c            keys; 3 or -1 for a place in a list
-    a[c, d=e].f      of a list of objects, those with a value c, and e for d
+    a[c, d=e].f      of a list of objects, those with a value c, and e for d; a[*].f: of all
     A / B            of several values the median; of several ratios their median, one by one if there are as many
     a[b].f / [c]     the same as a[b].f / a[c].f
 
@@ -72,7 +72,11 @@ def find(document: Any, path: str) -> list[float]:
         found = [value for each in found if (value := enter(each, name)) is not None]
         if wanted:
             rows = [row for rows in found for row in rows]
-            found = [row for row in rows if all(has(row, each.strip()) for each in wanted.split(","))]
+            found = (
+                rows
+                if wanted == "*"
+                else [row for row in rows if all(has(row, each.strip()) for each in wanted.split(","))]
+            )
     if not found:
         raise LookupError(f"there is no {path}")
     return found

@@ -124,6 +124,7 @@ DOCUMENT = {
         ("cells[name=a].t", 3.0),
         ("cells[name=a, n=2].t", 4.0),
         ("cells[name=b].t / cells[name=a].t", 8.0 / 3.0),
+        ("cells[*].t", 4.0),
         ("cells[a].t / others[name=a].t", 1.25),
         ("cells[b].t / [a, n=2]", 2.0),
     ],
