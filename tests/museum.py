@@ -99,7 +99,7 @@ def exhibit(mutant, catch):
     lines += ["```diff", *list(edit)[3:], "```\n"]
     if catch:
         steps = [part for line in catch["history"] for part in textwrap.wrap(line, 116, subsequent_indent="    ")]
-        lines += [f"Breaks: *{catch['sentence']}*\n", *(["```python", *steps, "```\n"] if steps else [])]
+        lines += [f"Breaks: *{catch['sentence']}*\n", *(["```text", *steps, "```\n"] if steps else [])]
     else:
         lines.append(f"Caught {JUDGES.get(mutant.judge, 'by many small lives (`tests/pair.py`)')}.\n")
     return "\n".join(lines)
