@@ -3,25 +3,23 @@
     Case    what must move (bytes) and be multiplied (flop) at the very least, and the ways to do it by name:
             triton      the kernel             spec     its specification in torch
             torch       torch's own, if it has one: on keys and values that already lie side by side, not in blocks
+            flex        its FlexAttention, compiled on a GPU, on the same
             cpu         the compiled loops that a CPU runs
 
 The importer says where Triton is to run before it imports this (kernels.py)."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
 
 import torch
 from torch import Tensor
 from torch.nn.functional import rms_norm as torch_rms_norm
-from torch.nn.functional import scaled_dot_product_attention, silu
+from torch.nn.functional import silu
 
+from benchmarks.attention_cases import attention_case, narrow_case, write_case
+from benchmarks.kernel_case import Case, Sizes, on_a_cpu, randn
 from minipaged.kernels.fused_moe import fused_moe_spec, fused_moe_torch, sort_by_expert
 from minipaged.kernels.fused_moe_triton import fused_moe
-from minipaged.kernels.paged_attention import ALL_KEYS, paged_attention_spec
-from minipaged.kernels.paged_attention_triton import paged_attention
-from minipaged.kernels.prompt_attention import attention_cpu
 from minipaged.kernels.rms_norm import add_rms_norm_cpu, add_rms_norm_spec, rms_norm_cpu, rms_norm_spec
 from minipaged.kernels.rms_norm_triton import add_rms_norm, rms_norm
 from minipaged.kernels.rope import rope_cpu, rope_spec
@@ -32,42 +30,8 @@ from minipaged.kernels.sample import sample_spec
 from minipaged.kernels.sample_triton import Asked, sample
 from minipaged.kernels.silu_mul import silu_mul_cpu, silu_mul_spec
 from minipaged.kernels.silu_mul_triton import silu_mul
-from minipaged.kernels.write_kv import write_kv_cpu, write_kv_spec
-from minipaged.kernels.write_kv_triton import write_kv
 
 EPS = 1e-5
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """What a case is made of; `SMALL` only shows that everything runs."""
-
-    num_tokens: int = 8192
-    hidden: int = 4096
-    mlp: int = 14336
-    num_heads: int = 32
-    num_kv_heads: int = 8
-    head_dim: int = 128
-    num_decodes: int = 64
-    context: int = 4096
-    num_rows: int = 256
-    vocab_size: int = 49152
-    num_experts: int = 8
-    k: int = 2
-    dtype: torch.dtype = torch.bfloat16
-    block_size: int = 16
-
-
-SMALL = Sizes(8, 64, 96, 4, 2, 32, 2, 40, 2, 96, 8, 2, torch.float32)
-
-
-@dataclass(frozen=True)
-class Case:
-    kernel: str
-    shape: str
-    num_bytes: int
-    flop: int
-    ways: dict[str, Callable[[], object]]
 
 
 def make_cases(sizes: Sizes, device: torch.device) -> Iterator[Case]:
@@ -75,6 +39,7 @@ def make_cases(sizes: Sizes, device: torch.device) -> Iterator[Case]:
     yield attention_case(f"{sizes.num_decodes} decodes at {context}", sizes, device, sizes.num_decodes, 1, context)
     yield attention_case(f"1 decode at {8 * context}", sizes, device, 1, 1, 8 * context)
     yield attention_case(f"prompt of {T}", sizes, device, 1, T, T)
+    yield narrow_case(f"{sizes.num_decodes} decodes, int8", sizes, device, sizes.num_decodes, context)
     yield write_case(sizes, device)
     yield from norm_cases(sizes, device)
     yield rope_case(sizes, device)
@@ -84,50 +49,6 @@ def make_cases(sizes: Sizes, device: torch.device) -> Iterator[Case]:
         yield moe_case(num_tokens, sizes, device)
     for name, cuts in {"greedy": (0.0, 0, 1.0), "random": (0.8, 0, 1.0), "top_k, top_p": (0.8, 50, 0.9)}.items():
         yield sample_case(name, sizes, device, *cuts)
-
-
-def on_a_cpu(device: torch.device, loops: Callable[[], object]) -> dict[str, Callable[[], object]]:
-    return {"cpu": loops} if device.type == "cpu" else {}
-
-
-def attention_case(shape: str, sizes: Sizes, device: torch.device, S: int, m: int, n: int) -> Case:
-    """S sequences with m tokens in this step and n keys each."""
-    H, K, D, P = sizes.num_heads, sizes.num_kv_heads, sizes.head_dim, sizes.block_size
-    num_blocks = -(-n // P)
-    q = randn(sizes, device, S * m, H, D)
-    keys, values = randn(sizes, device, 2, S * num_blocks, K, P, D)
-    tables = torch.randperm(S * num_blocks, dtype=torch.int32).view(S, num_blocks).to(device)
-    starts = torch.tensor([0, *accumulate([m] * S)], dtype=torch.int32, device=device)
-    batch = q, keys, values, tables, starts, torch.full((S,), n, dtype=torch.int32, device=device), ALL_KEYS
-    dense = [side_by_side(pool, tables, n) for pool in (keys, values)]  # [S, K, n, D] each
-    q_dense = q.view(S, m, H, D).transpose(1, 2)  # [S, H, m, D]
-    ways: dict[str, Callable[[], object]] = {
-        "triton": lambda: paged_attention(*batch, m, n),
-        "spec": lambda: paged_attention_spec(*batch),
-        "torch": lambda: scaled_dot_product_attention(q_dense, *dense, is_causal=m > 1, enable_gqa=True),
-    }
-    ways |= on_a_cpu(device, lambda: attention_cpu(*batch))
-    pairs = S * (m * n - m * (m - 1) // 2)
-    moved = (2 * q.numel() + 2 * S * n * K * D) * q.element_size()
-    return Case("paged_attention", shape, moved, 4 * H * D * pairs, ways)
-
-
-def side_by_side(pool: Tensor, tables: Tensor, n: int) -> Tensor:
-    """pool [B, K, P, D], tables [S, n / P] -> [S, K, n, D]"""
-    return pool[tables.long()].transpose(1, 2).flatten(2, 3)[:, :, :n].contiguous()
-
-
-def write_case(sizes: Sizes, device: torch.device) -> Case:
-    T, K, D, P = sizes.num_tokens, sizes.num_kv_heads, sizes.head_dim, sizes.block_size
-    k, v = randn(sizes, device, 2, T, K, D)
-    pool = randn(sizes, device, 2, 2 * -(-T // P), K, P, D)
-    slots = torch.randperm(len(pool[0]) * P)[:T].to(device)
-    ways: dict[str, Callable[[], object]] = {
-        "triton": lambda: write_kv(k, v, *pool, slots),
-        "spec": lambda: write_kv_spec(k, v, *pool, slots),
-    }
-    ways |= on_a_cpu(device, lambda: write_kv_cpu(k, v, *pool, slots))
-    return Case("write_kv", f"{T} tokens", 4 * k.numel() * k.element_size(), 0, ways)
 
 
 def norm_cases(sizes: Sizes, device: torch.device) -> Iterator[Case]:
@@ -228,7 +149,3 @@ def torch_sample(logits: Tensor, temperature: float, top_k: int, top_p: float) -
         kept[kept.cumsum(-1) - kept >= top_p * kept.sum(-1, keepdim=True)] = 0
         probs = torch.zeros_like(probs).scatter_(-1, best.indices, kept)
     return torch.multinomial(probs, 1)
-
-
-def randn(sizes: Sizes, device: torch.device, *shape: int) -> Tensor:
-    return torch.randn(shape, dtype=sizes.dtype, device=device)

@@ -95,7 +95,8 @@ def main() -> int:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cpu":
         use_interpreter("float32")
-    from benchmarks.kernel_cases import SMALL, Sizes, make_cases  # late: Triton must know by now where it runs
+    from benchmarks.kernel_case import SMALL, Sizes
+    from benchmarks.kernel_cases import make_cases  # late: Triton must know by now where it runs
 
     timer = gpu_seconds if device.type == "cuda" else few_seconds
     rates = measure_rates(device)
