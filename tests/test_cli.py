@@ -30,7 +30,8 @@ from minipaged.sampling_params import SamplingParams
 COMMON = (
     "--model --prompt --prompts --max-tokens --temperature --top-p --top-k --seed --ignore-eos --json --trace "
     "--device --dtype --load-format --attention-backend --max-model-len --max-num-seqs --num-blocks --block-size "
-    "--gpu-memory-utilization --quantization --kv-cache-dtype --enforce-eager --no-enforce-eager --profile --debug --help"
+    "--gpu-memory-utilization --quantization --kv-cache-dtype --enforce-eager --no-enforce-eager --profile --debug "
+    "--help"
 )
 SINCE_3 = ["--max-num-batched-tokens", "--long-prefill-token-threshold", "--scheduling-policy"]
 
