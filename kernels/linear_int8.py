@@ -8,7 +8,8 @@ On a CPU the sum is one of whole numbers, for which x, too, is made of some, 14 
     step[t] = max |x[t]| / 8127     q[t, k] = round(x[t, k] / step[t])     y = step[t] scale[n] (sum of codes q)
 
 Such a sum is exact, and what is exact has no order: a row's result is the same to the last bit alone or in company, on
-one thread or on many. (8 bits of x would be too few: with a scale for each row, perplexity grows by 2.9 %.)
+one thread or on many. (8 bits of x would be too few: one large number in a row leaves all
+others next to none.)
 
     few rows     loops that read each code once, as fast as memory brings it
     more rows    q = 128 high + low, two digits of 7 bits: two products of 8-bit matrices, which oneDNN has

@@ -187,6 +187,13 @@ def load_rows(q: Floats, start: int, head: int, group_size: int, rows: Floats) -
 
 
 @compiled()
+def find_run(table: Ints, first: int, last: int, block_size: int) -> tuple[int, int, int]:
+    """Of positions first .. last, those in first's block: the block, and offsets start .. end in it."""
+    offset = first % block_size
+    return table[first // block_size], offset, min(block_size, offset + last - first)
+
+
+@compiled()
 def score(
     rows: Floats,
     keys: Floats | Numbers,
@@ -198,14 +205,13 @@ def score(
     scores: Floats,
 ) -> None:
     """scores [R, N] = rows [R, D] . the n keys from position first on, in keys [B, K, P, D]."""
-    block_size, done = keys.shape[2], 0
+    done = 0
     while done < n:
-        block, offset = (first + done) // block_size, (first + done) % block_size
-        num = min(block_size - offset, n - done)
-        score_run(rows, keys[table[block], head, offset : offset + num], scores, done)
+        block, offset, end = find_run(table, first + done, first + n, keys.shape[2])
+        score_run(rows, keys[block, head, offset:end], scores, done)
         if scales is not None:  # decided by numba, when it compiles for None
-            scale_run(scores, scales[table[block], head, offset : offset + num], done)
-        done += num
+            scale_run(scores, scales[block, head, offset:end], done)
+        done += end - offset
 
 
 @compiled()
@@ -220,14 +226,13 @@ def add_values(
     acc: Floats,
 ) -> None:
     """acc [R, D] += weights [R, N] . the n values from position first on, in values [B, K, P, D]."""
-    block_size, done = values.shape[2], 0
+    done = 0
     while done < n:
-        block, offset = (first + done) // block_size, (first + done) % block_size
-        num = min(block_size - offset, n - done)
+        block, offset, end = find_run(table, first + done, first + n, values.shape[2])
         if scales is not None:
-            scale_run(weights, scales[table[block], head, offset : offset + num], done)
-        add_run(weights, values[table[block], head, offset : offset + num], acc, done)
-        done += num
+            scale_run(weights, scales[block, head, offset:end], done)
+        add_run(weights, values[block, head, offset:end], acc, done)
+        done += end - offset
 
 
 @compiled()
