@@ -11,10 +11,11 @@ highest bucket down, the one where it becomes too much holds the cut:
     digit 1    | 0 |  2 | 17 | 5 | 1 | 0 |      wanted 10: 1 + 5 is not too much, 1 + 5 + 17 is
                            ^                    digits 2 and 3 sort this bucket alone
 
-So a row is walked along a few times, whatever is asked of it, where sorting costs 50 times a walk. The token is found
-in two steps, too: first its block of 128, by the blocks' sums, then itself. Sums are float64. The specification sorts;
-both keep the same weights and find the same token. A row with a NaN stays one, and has no token: -1. (The same on a
-GPU: draw_triton.py.)"""
+Before that a quick walk leaves behind what cannot be the cut: all below the largest of some k + 1 blocks, or so light
+that all of it together does not matter. A row is walked along a few times, whatever is asked of it, where sorting costs
+50 times a walk. The token is found in two steps, too: first its block of 128, by the blocks' sums, then itself. Sums
+are float64. The specification sorts; both keep the same weights and find the same token. A row with a NaN stays one,
+and has no token: -1. (The same on a GPU: draw_triton.py.)"""
 
 import numpy as np
 import torch
@@ -27,9 +28,11 @@ from .jit import Floats, Thread, compiled, num_threads, share_of
 Doubles = NDArray[np.float64]
 Bits = NDArray[np.int32]  # of floats: a weight's order
 Cut = tuple[int, float]  # cut: these bits and all below go, except for so many of just these bits: room
+Desk = tuple[Doubles, Bits]  # to work on: a bucket for each digit, and a row of candidates [V + 1]
 
 DIGIT = 10  # bits
 BLOCK = 128  # weights that are summed at once
+ONE = np.int32(0x3F800000)  # the bits of 1
 
 
 def cut_spec(weights: Tensor, min_p: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
@@ -82,33 +85,47 @@ def cut_share(
     weights: Floats, bits: Bits, below: Bits, top_k: NDArray[np.int64], top_p: Doubles, thread: Thread, threads: int
 ) -> None:
     """A thread's rows of weights [N, V]; bits are the same memory."""
-    buckets = np.empty(1 << DIGIT, np.float64)
+    desk = np.empty(1 << DIGIT, np.float64), np.empty(bits.shape[1] + 1, np.int32)
     start, end = share_of(len(weights), thread, threads)
     for n in range(start, end):
-        cut_row(weights[n], bits[n], int(below[n]), top_k[n], top_p[n], buckets)
+        cut_row(weights[n], bits[n], int(below[n]), top_k[n], top_p[n], desk)
 
 
 @compiled()
-def cut_row(weights: Floats, bits: Bits, cut: int, top_k: int, top_p: float, buckets: Doubles) -> None:
+def cut_row(weights: Floats, bits: Bits, cut: int, top_k: int, top_p: float, desk: Desk) -> None:
     room = 0.0
     if 0 < top_k < len(weights):
-        cut, room = lift(weights, bits, (cut, room), cut, float(top_k), False, buckets)
+        cut, room = lift(bits, (cut, room), max(cut, kth_top(bits, top_k + 1) - 1), float(top_k), False, desk)
     if top_p < 1:
         mass = mass_beyond(weights, bits, cut) + room * to_weight(cut)
         least = (1 - top_p) * mass / len(weights)  # all that weigh less, together, are not enough to reach the cut
-        cut, room = lift(weights, bits, (cut, room), max(cut, to_bits(least) - 1), top_p * mass, True, buckets)
+        cut, room = lift(bits, (cut, room), max(cut, to_bits(least) - 1), top_p * mass, True, desk)
     if cut > 0:
         keep(bits, cut, room)
 
 
 @compiled()
-def lift(
-    weights: Floats, bits: Bits, old: Cut, least: int, wanted: float, by_mass: bool, buckets: Doubles
-) -> tuple[int, float]:
-    """-> the smallest t >= cut with beyond(t) <= wanted, and room; it is known to be above `least`, if there is one."""
+def kth_top(bits: Bits, k: int) -> int:
+    """No more than the k-th largest: so many blocks have one that is no less. 0 if there are not so many."""
+    num_blocks = len(bits) // BLOCK
+    if k > num_blocks:
+        return 0
+    tops = np.zeros(num_blocks, np.int32)
+    for b in range(num_blocks):
+        for v in range(b * BLOCK, (b + 1) * BLOCK):
+            tops[b] = max(tops[b], bits[v] if bits[v] <= ONE else np.int32(0))
+    tops.sort()
+    return int(tops[num_blocks - k])
+
+
+@compiled()
+def lift(bits: Bits, old: Cut, least: int, wanted: float, by_mass: bool, desk: Desk) -> tuple[int, float]:
+    """-> the smallest t >= cut with beyond(t) <= wanted, and room. `least`: cut, or beyond(least) is too much."""
     (cut, room), beyond, known = old, 0.0, 0  # known: the digits so far
+    buckets, few = desk
+    num_few = sift(bits, np.int32(least), few)
     for shift in (2 * DIGIT, DIGIT, 0):
-        fill(weights, bits, least, known, shift, by_mass, buckets)
+        fill(few, num_few, known, shift, by_mass, buckets)
         digit = len(buckets) - 1
         while digit > 0 and beyond + buckets[digit] <= wanted:
             beyond += buckets[digit]
@@ -122,12 +139,22 @@ def lift(
 
 
 @compiled()
-def fill(weights: Floats, bits: Bits, least: int, known: int, shift: int, by_mass: bool, buckets: Doubles) -> None:
+def sift(bits: Bits, least: np.int32, few: Bits) -> int:
+    """All above `least` into few [V + 1], in their order; how many. (Each is written; no branch to be guessed.)"""
+    n = 0
+    for v in range(len(bits)):
+        few[n] = bits[v]
+        n += 1 if bits[v] > least else 0
+    return n
+
+
+@compiled()
+def fill(few: Bits, num_few: int, known: int, shift: int, by_mass: bool, buckets: Doubles) -> None:
     """For each next digit, how many weights have it behind the known ones, or their mass."""
     buckets[:] = 0.0
-    for v in range(len(bits)):
-        if bits[v] > least and bits[v] >> (shift + DIGIT) == known:
-            buckets[bits[v] >> shift & ((1 << DIGIT) - 1)] += weights[v] if by_mass else 1.0
+    for i in range(num_few):
+        if few[i] >> (shift + DIGIT) == known:
+            buckets[few[i] >> shift & ((1 << DIGIT) - 1)] += to_weight(few[i]) if by_mass else 1.0
 
 
 @compiled()
@@ -141,16 +168,20 @@ def mass_beyond(weights: Floats, bits: Bits, cut: int) -> float:
 @compiled()
 def keep(bits: Bits, cut: int, room: float) -> None:
     """Zero what is not beyond the cut, but for as many of its equals as there is room for; a NaN stays."""
-    left, limit = room, np.int32(cut)
-    if room <= 0:
+    limit, num_equal = np.int32(cut), 0
+    for v in range(len(bits)):
+        num_equal += 1 if bits[v] == limit else 0
+    last = limit - np.int32(1 if num_equal <= room else 0)
+    if room <= 0 or num_equal <= room:
         for v in range(len(bits)):
-            bits[v] = 0 if 0 <= bits[v] <= limit else bits[v]
-    else:
-        for v in range(len(bits)):
-            if bits[v] == limit and left > 0:
-                left -= 1
-            elif 0 <= bits[v] <= limit:
-                bits[v] = 0
+            bits[v] = 0 if 0 <= bits[v] <= last else bits[v]
+        return
+    left = room
+    for v in range(len(bits)):
+        if bits[v] == limit and left > 0:
+            left -= 1
+        elif 0 <= bits[v] <= limit:
+            bits[v] = 0
 
 
 @compiled()

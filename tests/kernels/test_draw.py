@@ -33,7 +33,7 @@ def kept(cut, weights, min_p=0.0, top_k=0, top_p=1.0):
 @st.composite
 def rows(draw):
     """Weights [N, V] whose largest is 1, of many kinds, and what each row asks for."""
-    vocab_size = draw(st.sampled_from([1, 2, 7, 100, 127, 129, 300]))
+    vocab_size = draw(st.sampled_from([1, 2, 7, 100, 127, 129, 300, 1000]))
     kinds = draw(st.lists(st.sampled_from(["spread", "steps", "flat", "sharp"]), min_size=1, max_size=5))
     logits = torch.stack([draw_logits(kind, vocab_size, draw(st.integers(0, 99))) for kind in kinds])
     scale = draw(st.sampled_from([0.01, 1.0, 20.0]))  # beyond -87 a weight is 0
@@ -41,7 +41,7 @@ def rows(draw):
         st.lists(
             st.tuples(
                 st.sampled_from([0.0, 0.0, 1e-6, 0.3, 1.0]),
-                st.sampled_from([0, -1, 1, 2, 50, vocab_size - 1, vocab_size, vocab_size + 9]),
+                st.sampled_from([0, -1, 1, 2, 6, 7, 50, vocab_size - 1, vocab_size, vocab_size + 9]),
                 st.sampled_from([1.0, 1.0, 1e-9, 0.1, 0.5, 0.9, 0.99999]),
             ),
             min_size=len(kinds),
