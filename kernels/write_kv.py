@@ -21,6 +21,10 @@ from torch import Tensor
 from .jit import Floats, compiled, flat
 from .narrow import Numbers, Scales, narrow_row, narrow_spec
 
+Strides = tuple[int, int]  # from token to token and head to head
+Rows = tuple[Floats, Strides]  # k or v [T, K, D]
+Slots = NDArray[np.int64]
+
 ZERO, NAN = np.float32(0), np.float32(math.nan)
 
 
@@ -52,19 +56,35 @@ def write_kv_cpu(
     assert keys.dtype == values.dtype == kept, f"{keys.dtype} is not {kept}"
     if not k.numel():
         return
-    slots, rows = slot_mapping.numpy(), [(flat(new), (new.stride(0), new.stride(1))) for new in (k, v)]
+    rows = (flat(k), (k.stride(0), k.stride(1))), (flat(v), (v.stride(0), v.stride(1)))
+    pools, slots = (keys.numpy(), values.numpy()), slot_mapping.numpy()
     if scales is None:
-        write_rows(*rows[0], keys.numpy(), slots)
-        write_rows(*rows[1], values.numpy(), slots)
-        mute(keys.numpy(), values.numpy(), slots)
+        write_all(rows, pools, slots)
     else:
-        write_narrow(*rows[0], keys.numpy(), scales[0].numpy(), slots)
-        write_narrow(*rows[1], values.numpy(), scales[1].numpy(), slots)
-        mute_scales(scales[0].numpy(), scales[1].numpy(), slots)
+        write_all_narrow(rows, pools, (scales[0].numpy(), scales[1].numpy()), slots)
 
 
 @compiled()
-def write_rows(new: Floats, strides: tuple[int, int], cache: Floats, slot_mapping: NDArray[np.int64]) -> None:
+def write_all(rows: tuple[Rows, Rows], pools: tuple[Floats, Floats], slot_mapping: Slots) -> None:
+    """Keys, then values: one call for both, as a call costs as much as a decode's row."""
+    (k, v), (keys, values) = rows, pools
+    write_rows(k[0], k[1], keys, slot_mapping)
+    write_rows(v[0], v[1], values, slot_mapping)
+    mute(keys, values, slot_mapping)
+
+
+@compiled()
+def write_all_narrow(
+    rows: tuple[Rows, Rows], pools: tuple[Numbers, Numbers], scales: tuple[Floats, Floats], slot_mapping: Slots
+) -> None:
+    (k, v), (keys, values), (of_keys, of_values) = rows, pools, scales
+    write_narrow(k[0], k[1], keys, of_keys, slot_mapping)
+    write_narrow(v[0], v[1], values, of_values, slot_mapping)
+    mute_scales(of_keys, of_values, slot_mapping)
+
+
+@compiled()
+def write_rows(new: Floats, strides: Strides, cache: Floats, slot_mapping: Slots) -> None:
     """new [T, K, D] into cache [B, K, P, D]; strides are those of new from token to token and head to head."""
     (new_t, new_h), (_, num_kv_heads, block_size, D) = strides, cache.shape
     for t in range(len(slot_mapping)):
@@ -77,7 +97,7 @@ def write_rows(new: Floats, strides: tuple[int, int], cache: Floats, slot_mappin
 
 
 @compiled()
-def mute(keys: Floats, values: Floats, slot_mapping: NDArray[np.int64]) -> None:
+def mute(keys: Floats, values: Floats, slot_mapping: Slots) -> None:
     """keys, values [B, K, P, D], of which these slots were written just now."""
     block_size, D = values.shape[2:]
     for slot in slot_mapping:
@@ -92,7 +112,7 @@ def mute(keys: Floats, values: Floats, slot_mapping: NDArray[np.int64]) -> None:
 
 @compiled()
 def write_narrow(
-    new: Floats, strides: tuple[int, int], cache: Numbers, scales: Floats, slot_mapping: NDArray[np.int64]
+    new: Floats, strides: Strides, cache: Numbers, scales: Floats, slot_mapping: Slots
 ) -> None:
     """new [T, K, D] into cache [B, K, P, D] and scales [B, K, P]; strides as for write_rows."""
     (new_t, new_h), (_, num_kv_heads, block_size, _) = strides, cache.shape
@@ -105,7 +125,7 @@ def write_narrow(
 
 
 @compiled()
-def mute_scales(of_keys: Floats, of_values: Floats, slot_mapping: NDArray[np.int64]) -> None:
+def mute_scales(of_keys: Floats, of_values: Floats, slot_mapping: Slots) -> None:
     """Scales [B, K, P], of which these slots were written just now."""
     block_size = of_values.shape[2]
     for slot in slot_mapping:

@@ -125,7 +125,7 @@ def judge_write_kv_triton(module):
 
 def judge_narrow(module):
     with patch.object(write_kv, "narrow_row", module.narrow_row), np.errstate(invalid="ignore"):
-        plain = {name: getattr(write_kv, name).py_func for name in ("write_narrow", "mute_scales")}
+        plain = {name: getattr(write_kv, name).py_func for name in ("write_all_narrow", "write_narrow", "mute_scales")}
         with patch.multiple(write_kv, **plain):
             judge_narrow_rows(write_kv_cpu)
 
@@ -200,6 +200,9 @@ def judge_draw(module):
     for min_p, top_k, top_p in [(0.0, 7, 1.0), (0.0, 0, 0.6), (0.5, 38, 1.0), (0.1, 9, 0.8), (0.0, 3, 0.99)]:
         asked = [torch.tensor([x] * 9) for x in (min_p, top_k)] + [torch.tensor([top_p] * 9, dtype=torch.float64)]
         assert torch.equal(on_threads(3, module.cut_cpu, weights.clone(), *asked), cut_spec(weights, *asked))
+    two_blocks, alone = torch.nn.functional.pad(weights, (100, 171)), torch.ones(9, dtype=torch.int64)
+    only_top_k = [torch.zeros(9), alone, alone.double()]
+    assert torch.equal(module.cut_cpu(two_blocks.clone(), *only_top_k), cut_spec(two_blocks, *only_top_k))
     weights[3, 9] = -torch.nan
     left = module.cut_cpu(weights.clone(), *asked[:2], torch.ones(9, dtype=torch.float64))
     assert left[3, 9].isnan()

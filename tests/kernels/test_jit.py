@@ -1,0 +1,38 @@
+"""What loops are compiled to, by looking at it."""
+
+import numpy as np
+import pytest
+from llvmlite.binding import get_host_cpu_features
+from numba import njit
+
+import minipaged.kernels.jit  # noqa: F401  tells numba which registers to use
+from minipaged.kernels.prefetch import fetch_row
+
+FEATURES = get_host_cpu_features()
+
+
+def instructions(function, *args):
+    """Of what numba makes of it, for these arguments."""
+    work = njit(function, fastmath=True)
+    work(*args)
+    [text] = work.inspect_asm().values()
+    return text
+
+
+@pytest.mark.skipif(not FEATURES.get("avx512f"), reason="no registers of 512 bits here")
+def test_wide_registers_are_filled():
+    def total(x):
+        s = np.float32(0)
+        for i in range(len(x)):
+            s += x[i]
+        return s
+
+    assert "zmm" in instructions(total, np.ones(1000, np.float32))
+
+
+@pytest.mark.skipif("sse" not in "".join(name for name, has in FEATURES.items() if has), reason="no x86-64")
+def test_a_row_is_asked_for_and_nothing_becomes_of_it():
+    codes = np.arange(600, dtype=np.int8).reshape(3, 200)
+    before = codes.copy()
+    assert "prefetch" in instructions(lambda x: fetch_row(x, 2), codes)
+    assert np.array_equal(codes, before)
