@@ -107,7 +107,7 @@ def record(name: str, repetition: int, together: tuple[list[Timing], float], alo
     if figures["failed"] or any(timing.error for timing in alone):
         raise RuntimeError(f"{name}: {figures['errors'] or [timing.error for timing in alone]}")
     first = [timing.ttft for timing in alone]
-    return {"way": name, "repetition": repetition, **figures, "ttft_alone_s": first}
+    return {"way": name, "repetition": repetition, **figures, "ttft_alone_s": first, "ttft_alone_p50_s": median(first)}
 
 
 def make_table(records: list[Record]) -> Table:

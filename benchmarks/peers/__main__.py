@@ -35,7 +35,7 @@ from .environments import ENVIRONMENTS, FOLDER, converted, find_interpreter, ins
 from .merge import check_alike, merge, next_repetition, read_pieces
 from .table import print_tables
 
-OURS = "minipaged:4"
+OURS = "minipaged:4,minipaged:4-int8"
 ALL = (
     "vllm:float32,openvino:float32,llamacpp:f32-1,llamacpp:q8_0-1,llamacpp:q4_1-1,llamacpp:f32-16,llamacpp:q8_0-16,"
     "transformers:one,transformers:static16,transformers:continuous"
