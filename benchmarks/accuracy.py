@@ -1,6 +1,6 @@
 """What fewer bits cost in accuracy: the same text read by the same model, kept in each of the ways.
 
-    python -m benchmarks.accuracy [--model M] [--ways none int8 int4] [--json FILE]
+    python -m benchmarks.accuracy [--model M] [--ways none int8 none+int8 ...] [--json FILE]
 
     perplexity      e ^ (mean of -log p(token)) over the tokens of accuracy.txt, which is prose of this project's own,
                     in windows of --window tokens that know nothing of each other
@@ -8,7 +8,8 @@
                     since what is added to all words alike changes nothing
     same word       rows in which the likeliest word is float32's
 
-A way is a quantization (config.py); `none` is the first and what the others are compared with. Arithmetic is float32
+A way is a quantization (config.py), and behind a + the dtype of the KV cache if it is another; `none` is the first and
+what the others are compared with. Arithmetic is float32
 everywhere, on a CPU. Expected: int8 within 1 % of float32's perplexity. Of the default model int4 is closer still, for
 its file has 4 bits a weight already, on a grid of the same kind: that says nothing about other models."""
 
@@ -29,7 +30,7 @@ from minipaged.loading import load_model
 from minipaged.runner import ModelRunner
 
 TEXT = Path(__file__).parent / "accuracy.txt"
-WAYS = ("none", "int8", "int4")
+WAYS = ("none", "int8", "int4", "none+int8", "none+fp8", "int8+int8")
 
 
 def read_windows(runner: ModelRunner, size: int) -> list[list[int]]:
@@ -78,7 +79,9 @@ class Sums:
 
 
 def load_way(model: str, way: str) -> ModelRunner:
-    return load_model(EngineConfig(model=model, device="cpu", dtype="float32", quantization=way))
+    quantization, _, kept = way.partition("+")
+    settings = {"quantization": quantization, "kv_cache_dtype": kept or "auto"}
+    return load_model(EngineConfig(model=model, device="cpu", dtype="float32", **settings))
 
 
 def measure(model: str, ways: list[str], window: int) -> dict[str, Any]:
