@@ -17,6 +17,7 @@ import argparse
 import json
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,8 +81,8 @@ class Sums:
 
 def load_way(model: str, way: str) -> ModelRunner:
     quantization, _, kept = way.partition("+")
-    settings = {"quantization": quantization, "kv_cache_dtype": kept or "auto"}
-    return load_model(EngineConfig(model=model, device="cpu", dtype="float32", **settings))
+    about = EngineConfig(model=model, device="cpu", dtype="float32")
+    return load_model(replace(about, quantization=quantization, kv_cache_dtype=kept or "auto"))
 
 
 def measure(model: str, ways: list[str], window: int) -> dict[str, Any]:
