@@ -26,6 +26,7 @@ from .settings import VERSION, ServerSettings
 
 def make_app(front: Frontend, settings: ServerSettings) -> FastAPI:
     app = FastAPI(title="minipaged", version=VERSION, docs_url=None, redoc_url=None)
+    app.state.readers = front.readers  # for long bodies
     for make in (make_api, make_tools, make_status, *([make_observatory] if settings.observatory else [])):
         app.include_router(make(front))
     add_error_handlers(app)
