@@ -23,6 +23,16 @@ def test_layers_are_views_of_one_memory_block_by_block():
         assert layer.keys.dtype == torch.bfloat16
 
 
+def test_heads_of_64_are_smaller_by_as_much_as_the_texts_say():
+    config = parse_model_config({**LLAMA, "head_dim": 64})
+    sizes = {
+        dtype: KVCache(5, 4, split_model(config, Nth(), Nth()), 64, dtype, torch.device("cpu")).num_bytes
+        for dtype in (torch.float32, torch.bfloat16, torch.int8)
+    }
+    assert round(sizes[torch.float32] / sizes[torch.int8], 1) == 3.8
+    assert round(sizes[torch.bfloat16] / sizes[torch.int8], 1) == 1.9
+
+
 @pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
 def test_narrow_numbers_have_a_scale_for_each_token_and_head_beside_them(dtype):
     config = parse_model_config({**LLAMA, "num_hidden_layers": 3})
