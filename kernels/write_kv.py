@@ -111,9 +111,7 @@ def mute(keys: Floats, values: Floats, slot_mapping: Slots) -> None:
 
 
 @compiled()
-def write_narrow(
-    new: Floats, strides: Strides, cache: Numbers, scales: Floats, slot_mapping: Slots
-) -> None:
+def write_narrow(new: Floats, strides: Strides, cache: Numbers, scales: Floats, slot_mapping: Slots) -> None:
     """new [T, K, D] into cache [B, K, P, D] and scales [B, K, P]; strides as for write_rows."""
     (new_t, new_h), (_, num_kv_heads, block_size, _) = strides, cache.shape
     for t in range(len(slot_mapping)):
