@@ -116,7 +116,7 @@ class Engine(EngineBase):
         return self.executor.rebalance()
 
     def check_alive(self) -> None:
-        """Raises RankError if a rank has gone while nobody asked for anything."""
+        """Raises RankError if a rank has gone while nobody asked for anything (level 07 looks, when it is idle)."""
         self.executor.check_alive()
 
     def shutdown(self) -> None:

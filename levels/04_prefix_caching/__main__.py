@@ -1,8 +1,7 @@
 """python -m levels.04_prefix_caching: this level's lesson, or your own prompts on it."""
 
-import sys
-
 from levels.lesson import main
+from minipaged.cli import leave
 
 if __name__ == "__main__":
-    sys.exit(main(4))
+    leave(lambda: main(4))

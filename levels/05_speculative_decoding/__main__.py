@@ -1,8 +1,7 @@
 """python -m levels.05_speculative_decoding: this level's lesson, or your own prompts on it."""
 
-import sys
-
 from levels.lesson import main
+from minipaged.cli import leave
 
 if __name__ == "__main__":
-    sys.exit(main(5))
+    leave(lambda: main(5))

@@ -1,8 +1,7 @@
 """python -m levels.08_serving: a server; with prompts, they run on this level as on every other."""
 
-import sys
-
 from levels.lesson import main
+from minipaged.cli import leave
 
 if __name__ == "__main__":
-    sys.exit(main(8))
+    leave(lambda: main(8))

@@ -51,7 +51,7 @@ class Router(Protocol):
 
 
 class LeastLoaded:
-    """Of equals the one that was sent the fewest."""
+    """Where least waits and runs, what was just sent included; of equals the one that was sent the fewest."""
 
     def choose(self, living: list[Replica], token_ids: list[int], cache_salt: str | None) -> Replica:
         return min(living, key=lambda replica: (replica.load, replica.num_sent))  # load: 4 x waiting + running

@@ -44,7 +44,9 @@ class DataParallelEngine:
         priority: int = 0,
         cache_salt: str | None = None,
     ) -> str:
-        """Send a request to a replica and return its id. Raises as every level does, and EngineDeadError."""
+        """Send a request to the replica that the router chooses and return its id.
+
+        Raises as every level does, and EngineDeadError."""
         self.heard += self.replicas.poll(0)  # how do they stand by now?
         return self.replicas.add(prompt_token_ids, params, request_id, priority, cache_salt)
 

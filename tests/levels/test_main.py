@@ -1,5 +1,6 @@
 """python -m levels: the ladder, what a level changed, and one line for whatever cannot be."""
 
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 import levels
 from levels import NAMES
 from levels.__main__ import diff, main
-from minipaged.cli import DONE, REFUSED
+from minipaged.cli import DONE, FAILED, REFUSED
 
 ROOT = Path(__file__).parents[2]
 
@@ -95,3 +96,17 @@ def test_a_reader_that_leaves_early_is_no_traceback() -> None:
     done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.stderr == ""
     assert done.returncode in (0, 1)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_ctrl_c_once_more_while_the_first_is_being_told_is_no_traceback(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def main(number: int) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("levels.lesson.main", main)
+    monkeypatch.setattr("signal.signal", lambda *handler: None)
+    with pytest.raises(SystemExit) as end:
+        runpy.run_module(f"levels.{name}", run_name="__main__")
+    assert end.value.code == FAILED

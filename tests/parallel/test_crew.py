@@ -2,6 +2,7 @@
 
 import time
 from concurrent.futures import wait
+from queue import SimpleQueue
 
 import pytest
 
@@ -42,7 +43,16 @@ def puppets(monkeypatch):
 
 @pytest.fixture
 def three(puppets):
+    """ends: whose end has been heard, as soon as it has."""
     three = Crew(puppets, 3)
+    hear, three.ends = three.hear, SimpleQueue()
+
+    def hear_and_tell(rank):
+        if (end := hear(rank)) is not None:
+            three.ends.put(rank)
+        return end
+
+    three.hear = hear_and_tell
     yield three
     three.stop()
     assert not three.thread.is_alive()
@@ -64,11 +74,20 @@ def test_an_order_that_is_not_answered_goes_to_whom_it_is_for(three, puppets):
     assert [line.hear_order() for line in puppets.theirs] == [Ask(), Stop(), Ask()]
 
 
+@pytest.fixture
+def patient(puppets, monkeypatch):
+    """The verdict is given when all have been heard, and not when a time is over."""
+    monkeypatch.setattr(crew, "VERDICT_S", 60.0)
+
+
+@pytest.mark.usefixtures("patient")
 def test_whoever_goes_without_a_word_is_named_and_everybody_waiting_hears_of_it(three, puppets):
     futures = [three.ask(rank, Ask(), 10) for rank in range(3)]
     puppets.theirs[2].send(Failed("connection closed by peer", False, ""))  # the witness is faster
-    time.sleep(0.05)
+    assert three.ends.get(timeout=5) == 2
     puppets.theirs[1].close()
+    assert three.ends.get(timeout=5) == 1
+    puppets.theirs[0].send(Failed("connection closed by peer", False, ""))
     wait(futures, 5)
     for future in futures:
         assert isinstance(future.exception(0), RankError)
@@ -77,11 +96,14 @@ def test_whoever_goes_without_a_word_is_named_and_everybody_waiting_hears_of_it(
     assert puppets.stops == [0.0], "the others were sent home before anybody heard of it"
 
 
+@pytest.mark.usefixtures("patient")
 def test_where_all_could_speak_the_first_to_do_so_is_named(three, puppets):
     future = three.ask(0, Ask(), 10)
+    assert puppets.theirs[0].hear_order() == Ask()
     puppets.theirs[1].send(Failed("RuntimeError: out of memory", False, "a long story"))
-    time.sleep(0.05)
-    puppets.theirs[0].send(Failed("connection closed by peer", False, ""))
+    assert three.ends.get(timeout=5) == 1
+    for rank in (0, 2):
+        puppets.theirs[rank].send(Failed("connection closed by peer", False, ""))
     error = future.exception(5)
     assert (type(error), str(error)) == (RankError, "rank 1: RuntimeError: out of memory")
     assert error.__notes__ == ["a long story"]
