@@ -13,49 +13,35 @@ import sys
 import time
 from collections.abc import Sequence
 from statistics import median
-from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
-from benchmarks.machine import count_cores, describe_commit, describe_machine, describe_versions
+from benchmarks.command import Record, begin, finish, make_parser
+from benchmarks.machine import count_cores
 from benchmarks.workloads import make_requests
-from minipaged.cli import DONE, Parser, check_targets, guarded, write_json
-from minipaged.config import DEFAULT_MODEL
+from minipaged.cli import guarded
 from minipaged.llm import LLM
 from minipaged.sampling_params import SamplingParams
 
-Record = dict[str, Any]
 SETTINGS = {"max_model_len": 1024, "num_blocks": 1024, "max_num_seqs": 64}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = Parser(prog="python -m benchmarks.replicas", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--scale", metavar="F", type=float, default=0.25, help="of lengths (default %(default)s)")
-    parser.add_argument("--repetitions", metavar="N", type=int, default=3, help="(default %(default)s)")
+    parser = make_parser("replicas", __doc__)
     parser.add_argument("--replicas", metavar="N", type=int, default=2, help="(default %(default)s)")
-    parser.add_argument("--model", metavar="NAME", default=DEFAULT_MODEL, help="(default %(default)s)")
-    parser.add_argument("--out", metavar="FILE", help="write the JSON document there")
-    parser.add_argument("--debug", action="store_true", help="show tracebacks")
     args = parser.parse_args(argv)
     return guarded(parser.prog, args.debug, lambda: run(args))
 
 
 def run(args: argparse.Namespace) -> int:
-    check_targets(out=args.out)
-    facts = {"machine": describe_machine(), "versions": describe_versions(), **describe_commit()}
-    records: list[Record] = []
+    document, records = begin("replicas", args, SETTINGS), list[Record]()
     with LLM(args.model, **SETTINGS) as one, LLM(args.model, data_parallel_size=args.replicas, **SETTINGS) as several:
         for repetition in range(-1, args.repetitions):  # the first is for warming up
             ways = ((1, one), (args.replicas, several))
             found = [measure(llm, number, repetition, args.scale) for number, llm in ways]
             compare(*(record.pop("token_ids") for record in found), into=found[1])
             records += found if repetition >= 0 else []
-    if args.out:
-        settings = {"model": args.model, "scale": args.scale, "settings": SETTINGS}
-        write_json({**facts, **settings, "records": records}, args.out)
-    Console(highlight=False).print(make_table(records))
-    return DONE
+    return finish({**document, "records": records}, args, make_table(records))
 
 
 def measure(llm: LLM, num_replicas: int, repetition: int, scale: float) -> Record:

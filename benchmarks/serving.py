@@ -15,26 +15,22 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import median
-from typing import Any
 
 import httpx
-from rich.console import Console
 from rich.table import Table
 
-from benchmarks.machine import describe_commit, describe_machine, describe_versions
+from benchmarks.command import Record, begin, finish, make_parser
 from benchmarks.workloads import Request, make_requests
 from minipaged.bench.clients import Clients, Wish
 from minipaged.bench.figures import Promise, Timing, summarise
 from minipaged.bench.offline import note
 from minipaged.bench.tune import server
-from minipaged.cli import DONE, Parser, check_targets, guarded, write_json
-from minipaged.config import DEFAULT_MODEL
+from minipaged.cli import guarded
 from minipaged.driver import Request as Wanted
 from minipaged.driver import Run
 from minipaged.llm import LLM
 from minipaged.sampling_params import SamplingParams
 
-Record = dict[str, Any]
 Work = Callable[[list[Request]], tuple[list[Timing], float]]
 Ways = dict[str, Work]
 SETTINGS = {"max_model_len": 2048, "num_blocks": 2048, "max_num_seqs": 64}
@@ -43,19 +39,13 @@ WARM_SCALE = 0.05
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = Parser(prog="python -m benchmarks.serving", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--scale", metavar="F", type=float, default=0.25, help="of lengths (default %(default)s)")
-    parser.add_argument("--repetitions", metavar="N", type=int, default=3, help="(default %(default)s)")
-    parser.add_argument("--model", metavar="NAME", default=DEFAULT_MODEL, help="(default %(default)s)")
-    parser.add_argument("--out", metavar="FILE", help="write the JSON document there")
-    parser.add_argument("--debug", action="store_true", help="show tracebacks")
+    parser = make_parser("serving", __doc__)
     args = parser.parse_args(argv)
     return guarded(parser.prog, args.debug, lambda: run(args))
 
 
 def run(args: argparse.Namespace) -> int:
-    check_targets(out=args.out)
-    records = list[Record]()
+    document, records = begin("serving", args, SETTINGS), list[Record]()
     llm = LLM(args.model, **SETTINGS)
     with server({"model": args.model, **SETTINGS}) as url:
         ways: Ways = {"python": partial(in_python, llm), "http": partial(over_http, url)}
@@ -63,12 +53,7 @@ def run(args: argparse.Namespace) -> int:
             scale = args.scale if repetition >= 0 else min(args.scale, WARM_SCALE)
             found = repeat(ways, repetition, llm.engine.desk.vocab_size, scale)
             records += found if repetition >= 0 else []
-    facts = {"machine": describe_machine(), "versions": describe_versions(), **describe_commit()}
-    if args.out:
-        settings = {"model": args.model, "scale": args.scale, "settings": SETTINGS}
-        write_json({**facts, **settings, "records": records}, args.out)
-    Console(highlight=False).print(make_table(records))
-    return DONE
+    return finish({**document, "records": records}, args, make_table(records))
 
 
 def repeat(ways: Ways, repetition: int, size: int, scale: float) -> list[Record]:
