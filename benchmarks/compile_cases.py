@@ -98,10 +98,12 @@ def cases() -> Iterator[tuple[str, Callable[[], Any]]]:
         yield f"D {head_dim}, G 4, decode, 8 splits", partial(attend, head_dim, 4, 1, 8)
         yield f"K {KV_HEADS}, D {head_dim}", partial(write, head_dim)
         for kept in LARGEST:
-            name = f"D {head_dim}, G 4, {str(kept).removeprefix('torch.')}"
-            yield f"{name}, decode", partial(attend, head_dim, 4, 1, kept=kept)
-            yield f"{name}, prompt", partial(attend, head_dim, 4, 1024, kept=kept)
-            yield f"K {KV_HEADS}, {name}", partial(write, head_dim, kept)
+            kind = str(kept).removeprefix("torch.")
+            for group_size in (1, 4):
+                name = f"D {head_dim}, G {group_size}, {kind}"
+                yield f"{name}, decode", partial(attend, head_dim, group_size, 1, kept=kept)
+                yield f"{name}, prompt", partial(attend, head_dim, group_size, 1024, kept=kept)
+            yield f"K {KV_HEADS}, D {head_dim}, {kind}", partial(write, head_dim, kept)
         angles = meta(64, 1, head_dim // 2)
         yield f"H 32, D {head_dim}", partial(rope_triton.rope, meta(64, 48, head_dim)[:, :32], angles, angles)
     for size in (576, 4096, 8192):
