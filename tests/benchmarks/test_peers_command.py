@@ -152,6 +152,6 @@ def test_one_stream_is_not_asked_for_many_and_batches_are_filled():
 
 def test_ours_come_first_and_must_be_ours():
     plan = make_plan(make_parser().parse_args(["run", "--engines", "vllm:float32"]), first=2)
-    assert (plan.engines, plan.first, plan.part) == (("minipaged:4", "vllm:float32"), 2, 16)
+    assert (plan.engines, plan.first, plan.part) == (("minipaged:4", "minipaged:4-int8", "vllm:float32"), 2, 16)
     with pytest.raises(ValueError, match="--ours vllm:float32"):
         make_plan(make_parser().parse_args(["run", "--ours", "vllm:float32"]), first=0)

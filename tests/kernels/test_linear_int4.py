@@ -40,7 +40,7 @@ def test_weights_on_such_a_grid_are_found_again_as_they_were(outputs, groups, se
 
 
 @given(st.integers(0, 40), st.sampled_from([1, 7, 40]), st.sampled_from([1, 2, 5]), st.sampled_from(MAKES))
-@settings(max_examples=24)
+@settings(max_examples=12)
 def test_the_product_is_that_of_the_weights_on_their_grid(num_rows, outputs, groups, make_and_dtype):
     product, dtype = make_and_dtype
     x, codes, scale, low = make(num_rows, outputs, groups, dtype)

@@ -27,7 +27,7 @@ def check(world, tiles=None):
 
 
 @given(worlds(), st.sampled_from(TILES))
-@settings(max_examples=40)
+@settings(max_examples=24)
 def test_any_ragged_batch_gives_what_the_specification_gives(world, tiles):
     check(world, tiles)
 

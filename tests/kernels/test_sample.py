@@ -14,7 +14,7 @@ from tests.kernels.asking import batches
 
 
 @given(batches())
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_a_row_gets_the_token_that_the_library_gives(batch):
     logits, asks, _ = batch
     rows = [

@@ -74,7 +74,7 @@ CHECKER.checks("time", ValueError)(lambda x: not isinstance(x, str) or time.from
 CHECKER.checks("date-time", ValueError)(lambda x: not isinstance(x, str) or datetime.fromisoformat(x) is not None)
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(schema=SCHEMAS, seed=st.integers(0, 2**32))
 def test_what_is_said_fits_the_schema(schema, seed):
     schema["$defs"] = {"a": {"type": "integer", "maximum": 9}}
