@@ -18,6 +18,7 @@ there (guesses, giving way) leaves no trace. No tensors here: bits go into a `Ro
 03.)"""
 
 import json
+import re
 from collections.abc import Sequence as SequenceOf
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
@@ -28,13 +29,14 @@ from weakref import WeakValueDictionary
 from tokenizers import Tokenizer
 
 from .languages import regex, schema
-from .languages.ebnf import any_of, find_endless, literal, names_nul
+from .languages.ebnf import any_of, find_endless, find_macros, literal, names_nul
 
 if TYPE_CHECKING:
     import xgrammar
 
 Compiled = Future["xgrammar.CompiledGrammar"]
 CACHE_BYTES = 256 << 20  # of compiled grammars that may be asked for again
+BLANK = re.compile("▁[^▁]")  # how SentencePiece spells the one before a word
 NUM_THREADS = 4  # a large grammar may take half a minute: small ones need not wait behind it
 
 
@@ -139,7 +141,13 @@ class Grammars:
     def compile(self, structure: dict[str, Any]) -> "xgrammar.CompiledGrammar":
         with self.lock:  # whoever is first makes it
             compiler = self.compiler
-        return compiler.compile_grammar(read(structure))
+        return compiler.compile_grammar(self.spoken(read(structure)))
+
+    def spoken(self, rules: "xgrammar.Grammar") -> "xgrammar.Grammar":
+        """As it is said in tokens: where the first blank of a text is dropped, one stands before it."""
+        from xgrammar import Grammar as Rules
+
+        return Rules.concat(Rules.from_ebnf('root ::= " "'), rules) if self.drops_a_blank else rules
 
     @cached_property
     def compiler(self) -> "xgrammar.GrammarCompiler":
@@ -162,6 +170,14 @@ class Grammars:
         return words
 
     @property
+    def drops_a_blank(self) -> bool:
+        """Whether its decoder takes the first blank off a text, as Llama 2's and Mistral's do."""
+        assert self.tokenizer is not None
+        vocab = self.tokenizer.get_vocab(with_added_tokens=False)
+        begun = next((token_id for word, token_id in vocab.items() if BLANK.match(word)), None)
+        return begun is not None and not self.tokenizer.decode([begun, begun]).startswith(" ")
+
+    @property
     def vocab_type(self) -> "xgrammar.VocabType":
         """How it spells bytes that are no letters: by its decoder."""
         from xgrammar import VocabType
@@ -170,7 +186,8 @@ class Grammars:
         decoder = json.dumps(json.loads(self.tokenizer.to_str())["decoder"])
         if '"ByteLevel"' in decoder:
             return VocabType.BYTE_LEVEL
-        return VocabType.BYTE_FALLBACK if '"ByteFallback"' in decoder else VocabType.RAW
+        spells_blanks = '"ByteFallback"' in decoder or '"Metaspace"' in decoder
+        return VocabType.BYTE_FALLBACK if spells_blanks else VocabType.RAW
 
 
 def read(structure: dict[str, Any]) -> "xgrammar.Grammar":
@@ -184,8 +201,10 @@ def read(structure: dict[str, Any]) -> "xgrammar.Grammar":
     except (RuntimeError, ValueError, TypeError) as error:  # the last, of what is no JSON
         reason = str(error).strip().rpartition(".cc:")[2].partition(": ")[2] if ".cc:" in str(error) else error
         raise ValueError(f"structured_outputs: this {kind} is not understood: {reason}") from error
+    if macros := find_macros(str(rules)):
+        raise ValueError(f"structured_outputs: this {kind} is not understood: {macros[0]}(...) is not supported")
     if endless := find_endless(str(rules)):
-        what = ", ".join([places[name] for name in endless if name in places] or endless)
+        what = ", ".join(dict.fromkeys([places[name] for name in endless if name in places] or endless))
         raise ValueError(f"structured_outputs: this {kind} is not understood: no text ever completes {what}")
     return rules
 

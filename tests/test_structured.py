@@ -8,6 +8,7 @@ from functools import partial
 from random import Random
 
 import pytest
+from tokenizers import decoders
 
 from levels import NAMES, load
 from minipaged.config import EngineConfig
@@ -261,7 +262,7 @@ def test_a_character_may_come_in_bytes_and_specials_are_no_text():
     tokenizer = byte_fallback_tokenizer()
     grammar = Grammars(tokenizer, len(PIECES), frozenset({2})).open({"regex": "(🔥|叫|<s>)+"})
     grammar.compiled.result()
-    said = []
+    said = [PIECES.index("▁")]  # the first blank of a text is dropped
     for byte in "🔥".encode():
         piece = PIECES.index(f"<0x{byte:02X}>")
         assert piece in tokens_of(grammar, said)
@@ -281,9 +282,25 @@ def test_choices_may_hold_any_character():
     for text in odd:
         grammar = grammars.open({"choice": odd})
         grammar.compiled.result()
-        said = [PIECES.index(f"<0x{byte:02X}>") for byte in text.encode()]
+        said = [PIECES.index(f"<0x{byte:02X}>") for byte in f" {text}".encode()]
         assert grammar.count_allowed([], said) == len(said)
         assert tokens_of(grammar, said) == {2}
+
+
+@pytest.mark.parametrize("choices", [[" Hello", "  x"], ["Hello", "x"], ["  Hello er"], [" "]], ids=str)
+@pytest.mark.parametrize("decoder", ["Strip", "Metaspace"])
+def test_a_decoder_that_drops_the_first_blank_drops_one_that_is_not_part_of_the_answer(choices, decoder):
+    tokenizer, rng = byte_fallback_tokenizer(), Random(0)
+    if decoder == "Metaspace":
+        tokenizer.decoder = decoders.Metaspace()
+    grammar = Grammars(tokenizer, len(PIECES), frozenset({2})).open({"choice": choices})
+    grammar.compiled.result()
+    for _ in range(20):
+        said = []
+        while (allowed := tokens_of(grammar, said)) != {2}:
+            words = sorted(token for token in allowed - {2} if decoder == "Strip" or token >= PIECES.index("▁"))
+            said.append(rng.choice(words))
+        assert tokenizer.decode(said) in choices
 
 
 def test_the_same_grammar_is_compiled_once_while_somebody_uses_it():

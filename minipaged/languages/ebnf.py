@@ -117,6 +117,12 @@ def names_nul(grammar: str) -> bool:
     return False
 
 
+def find_macros(printed: str) -> list[str]:
+    """Of a grammar as xgrammar prints it: what only looks like a rule, Token(2), TagDispatch(...). Some name tokens,
+    which are no text, and of none the end can be seen."""
+    return re.findall(r"\w+(?=\()", PIECE.sub(" ", printed))
+
+
 def find_endless(printed: str) -> list[str]:
     """Of a grammar as xgrammar prints it, alternatives of plain sequences: the rules that root leads to, and that no
     sentence completes."""

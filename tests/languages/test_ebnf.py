@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from xgrammar import Grammar
 
-from minipaged.languages.ebnf import EVERYTHING, common, find_endless, literal, merge, names_nul, others
+from minipaged.languages.ebnf import EVERYTHING, common, find_endless, find_macros, literal, merge, names_nul, others
 from minipaged.structured import read
 
 from .saying import allows, compile_grammar
@@ -75,6 +75,23 @@ def test_rules_that_no_text_completes_are_found(grammar, endless):
             read({"grammar": grammar})
     else:
         read({"grammar": grammar})
+
+
+@pytest.mark.parametrize(
+    ("grammar", "macro"),
+    [
+        ("root ::= Token(2)", "Token"),
+        ('root ::= "a" ExcludeToken(2)?', "ExcludeToken"),
+        ('root ::= Token(2)\nToken ::= "x"', "Token"),
+        ('root ::= TagDispatch(("<a>", x))\nx ::= "y"', "TagDispatch"),
+        ('root ::= x ("(" | "b(") x{1,2}\nx ::= [(] "y("', None),
+    ],
+)
+def test_macros_that_name_tokens_or_hide_their_end_are_refused_by_name(grammar, macro):
+    assert find_macros(str(Grammar.from_ebnf(grammar))) == ([macro] if macro else [])
+    if macro:
+        with pytest.raises(ValueError, match=rf"{macro}\(...\) is not supported"):
+            read({"grammar": grammar})
 
 
 def test_a_chain_of_many_rules_is_followed_in_its_length():
