@@ -12,6 +12,7 @@ or refused, with its place, and so is one that nobody knows: "maxlength" would l
 say which is meant. (From level 03.)"""
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import combinations
@@ -58,14 +59,15 @@ class RefusalError(ValueError):
 
 @contextmanager
 def at(place: str) -> Iterator[None]:
-    """Say where it is, of what is refused inside: the sentence begins with its keyword."""
+    """Say where it is, of what is refused inside: the sentence begins with its keyword, if it is about one."""
     try:
         yield
     except RefusalError:
         raise
     except ValueError as error:
         keyword, _, reason = str(error).partition(" ")
-        raise RefusalError(f"{keyword} at {place} {reason}") from error
+        sentence = f"{keyword} at {place} {reason}" if keyword in KNOWN else f"{place} cannot be said: {error}"
+        raise RefusalError(sentence) from error
 
 
 class Schema:
@@ -151,10 +153,17 @@ class Schema:
         for step in pointer.split("/")[1:]:
             name = unquote(step).replace("~1", "/").replace("~0", "~")
             try:
-                target = target[int(name) if isinstance(target, list) else name]
+                target = target[index(name) if isinstance(target, list) else name]
             except (KeyError, IndexError, TypeError, ValueError):
                 raise ValueError(f"$ref leads to {pointer!r:.60}, where nothing is") from None
         return pointer, target
+
+
+def index(step: str) -> int:
+    """Of a list, as pointers write it: int would read more. Raises ValueError."""
+    if not re.fullmatch("0|[1-9][0-9]*", step):
+        raise ValueError
+    return int(step)
 
 
 def list_kinds(schema: dict[str, Any]) -> list[str]:

@@ -35,6 +35,8 @@ def read_object(schema: dict[str, Any], inner: Inner, name: str) -> tuple[str, R
     required = schema.get("required", [])
     if not isinstance(given, dict):
         raise ValueError(f"properties must be an object, not {given!r:.60}")
+    if not isinstance(others, bool | dict):
+        raise ValueError(f"additionalProperties must be a schema, not {others!r:.60}")
     if not isinstance(required, list) or not all(isinstance(one, str) for one in required):
         raise ValueError(f"required must be a list of names, not {required!r:.60}")
     low, high = counts(schema, "minProperties", "maxProperties")

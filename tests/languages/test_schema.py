@@ -219,6 +219,7 @@ def inside(schema):
         ({"anyOf": []}, "anyOf"),
         ({"properties": []}, "properties"),
         ({"required": "a"}, "required"),
+        ({"properties": {"a": {}}, "additionalProperties": "a"}, "additionalProperties"),
     ],
 )
 def test_what_cannot_be_kept_is_refused_with_keyword_and_place(schema, keyword):
@@ -233,7 +234,7 @@ def test_what_cannot_be_kept_is_refused_with_keyword_and_place(schema, keyword):
         (inside("x"), "#/properties/x/items must be a schema, not 'x'"),
         ({"properties": {"x": False}}, "#/properties/x allows nothing"),
         ({"properties": {"a/b": {"properties": {"~": {"not": {}}}}}}, "not at #/properties/a~1b/properties/~0 is not"),
-        ({"$ref": "#"}, "no text ever completes #"),
+        ({"$ref": "#"}, "no text ever completes #$"),
         ({"properties": {"x": {"$ref": "#"}}, "required": ["x"]}, "no text ever completes #"),
         (
             {
@@ -246,7 +247,11 @@ def test_what_cannot_be_kept_is_refused_with_keyword_and_place(schema, keyword):
         ("false", "# allows nothing"),
         ('{"minimum": NaN}', "minimum at # must be a number"),
         ({"minimum": float("inf")}, "minimum at # must be a number"),
-        ({"const": "\ud800"}, "lone surrogate"),
+        ({"const": "a \ud800"}, r"# cannot be said: '\"a .ud800\"' holds a lone surrogate"),
+        ({"properties": {"a \ud800": {}}}, "# cannot be said: .* holds a lone surrogate"),
+        ({"properties": {"x": {"enum": [[float("nan")]]}}}, "#/properties/x cannot be said: Out of range float"),
+        ('{"const": 1e400}', "# cannot be said: Out of range float"),
+        *[({"anyOf": [{}, {"$ref": f"#/anyOf/{i}"}]}, "where nothing is") for i in ("-2", "+0", "00", "0_0", "٠", "2")],
         ({"type": {1}}, "not JSON serializable"),
         pytest.param('{"items": ' * 5000 + "true" + "}" * 5000, "nested too deeply", id="deep"),
     ],
