@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from itertools import count
 from random import Random
 
-from .checks import check_integer
+from .checks import check_integer, show
 from .config import EngineConfig
 from .outputs import RequestOutput, report
 from .sampling_params import SamplingParams
@@ -38,7 +38,7 @@ class FrontDesk:
     def check(self, prompt_token_ids: list[int], params: SamplingParams) -> None:
         """Raises ValueError (TypeError for a wrong type) for a request that could not run even alone."""
         if not isinstance(params, SamplingParams):
-            raise TypeError(f"params must be SamplingParams, not {params!r}")
+            raise TypeError(f"params must be SamplingParams, not {show(params)}")
         self.check_token_ids(prompt_token_ids)
         self.check_vocabulary(params)
         self.check_text(params)
@@ -62,7 +62,7 @@ class FrontDesk:
 
     def check_token_ids(self, prompt_token_ids: object) -> None:
         if not isinstance(prompt_token_ids, list | tuple):
-            raise TypeError(f"a prompt must be a list of token ids, not {prompt_token_ids!r}")
+            raise TypeError(f"a prompt must be a list of token ids, not {show(prompt_token_ids)}")
         if len(prompt_token_ids) == 0:
             raise ValueError("the prompt is empty")
         for i, token_id in enumerate(prompt_token_ids):
@@ -77,10 +77,9 @@ class FrontDesk:
         for name in ("logprobs", "prompt_logprobs"):
             check_integer(name, getattr(params, name), -1, self.vocab_size, optional=True)
         ends = self.eos_token_ids.union(params.stop_token_ids)
-        if params.min_tokens and params.allowed_token_ids and ends.issuperset(params.allowed_token_ids):
-            raise ValueError(
-                f"min_tokens {params.min_tokens} holds back all of allowed_token_ids: each ends the answer"
-            )
+        allowed = params.allowed_token_ids or range(self.vocab_size)
+        if params.min_tokens and len(ends) >= len(allowed) and ends.issuperset(allowed):
+            raise ValueError(f"min_tokens {params.min_tokens} holds back all that may be said: each ends the answer")
 
     def open(
         self,
@@ -108,7 +107,7 @@ class FrontDesk:
         first = self.begin(
             prompt_token_ids, params, arrival, self.free_id(arrival) if request_id is None else request_id
         )
-        first.priority, first.cache_salt = priority, cache_salt
+        first.priority, first.cache_salt = int(priority), cache_salt
         seqs = self.live[first.request_id] = [first, *(first.sibling(choice) for choice in range(1, params.n))]
         return seqs
 
@@ -130,7 +129,7 @@ class FrontDesk:
         check_integer("priority", priority, -(2**63), 2**63 - 1)
         for name, value in (("request_id", request_id), ("cache_salt", cache_salt)):
             if value is not None and not isinstance(value, str):
-                raise TypeError(f"{name} must be text, not {value!r}")
+                raise TypeError(f"{name} must be text, not {show(value)}")
         if request_id in self.live:
             raise ValueError(f"request id {request_id!r} belongs to a request that is still running")
 

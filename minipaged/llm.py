@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, Self
 
-from .checks import check_integer
+from .checks import check_integer, show
 from .config import DEFAULT_MODEL, EngineConfig
 from .driver import AnyEngine, OnStep, Request, Run, shut_down
 from .outputs import RequestOutput
@@ -120,7 +120,7 @@ def as_list(prompts: Prompt | list[Prompt]) -> list[Any]:
     if isinstance(prompts, str | dict):
         return [prompts]
     if not isinstance(prompts, list | tuple):
-        raise TypeError(f"prompts must be text, token ids, a dict, or a list of them, not {prompts!r}")
+        raise TypeError(f"prompts must be text, token ids, a dict, or a list of them, not {show(prompts)}")
     return [prompts] if prompts and isinstance(prompts[0], int) else list(prompts)
 
 

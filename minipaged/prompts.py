@@ -18,7 +18,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from .checks import check_integer, check_number, check_token_ids
+from .checks import check_integer, check_number, check_token_ids, show
 from .driver import Request
 from .sampling_params import SamplingParams
 from .text import check_text, encode, encode_chat, read_messages
@@ -105,7 +105,7 @@ def parse(wanted: dict[str, Any], defaults: SamplingParams) -> Wanted:
     check_integer("priority", options.get("priority", 0), -(2**63), 2**63 - 1)
     check_number("arrival_s", options.get("arrival_s", 0.0), 0)
     if not isinstance(cache_salt := options.get("cache_salt"), str | None):
-        raise TypeError(f"cache_salt must be text, not {cache_salt!r}")
+        raise TypeError(f"cache_salt must be text, not {show(cache_salt)}")
     params = replace(defaults, **{name: wanted[name] for name in SAMPLING if name in wanted})
     return Wanted(sources[0], wanted[sources[0]], params, **options)
 

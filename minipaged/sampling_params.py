@@ -11,10 +11,19 @@ Names, meanings, defaults and legal ranges are vLLM's (`vllm.SamplingParams`). W
 here, before an engine sees it. One deliberate difference: `n` goes with greedy too, as in OpenAI's API, and then gives
 equal answers. No tensors: the arithmetic is in `sampling.py`. (From level 01.)"""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from numbers import Integral, Real
 from typing import Any
 
-from .checks import check_boolean, check_integer, check_number, check_structure, check_token_bias, check_token_ids
+from .checks import (
+    check_boolean,
+    check_integer,
+    check_number,
+    check_structure,
+    check_token_bias,
+    check_token_ids,
+    show,
+)
 from .text import check_text
 
 GREEDY_BELOW = 1e-5  # logits divided by a smaller temperature overflow, and would mean "the most likely token" anyway
@@ -89,6 +98,15 @@ class SamplingParams:
         self.check_limits()
         self.check_text()
         self.check_tokens()
+        self.make_plain()
+
+    def make_plain(self) -> None:
+        """A number of numpy's is Python's from here on: seeds are mixed in 64 bits, and all may change process."""
+        for f in fields(self):
+            value: Any = getattr(self, f.name)
+            kind: type = type(value)
+            if kind not in (bool, int, float) and issubclass(kind, Real):
+                object.__setattr__(self, f.name, int(value) if issubclass(kind, Integral) else float(value))
 
     def check_text(self) -> None:
         object.__setattr__(self, "stop", check_stop(self.stop))
@@ -164,7 +182,7 @@ def check_stop(value: object) -> tuple[str, ...]:
     """value must be text, or a list of texts, none of them empty; None is none."""
     strings = () if value is None else (value,) if isinstance(value, str) else value
     if not isinstance(strings, list | tuple):
-        raise TypeError(f"stop must be text or a list of texts, not {value!r}")
+        raise TypeError(f"stop must be text or a list of texts, not {show(value)}")
     for i, string in enumerate(strings):
         check_text(f"stop[{i}]", string)
         if not string:

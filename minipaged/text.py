@@ -9,6 +9,8 @@ sequence token gets no second one. (From level 01.)"""
 
 from typing import Any
 
+from .checks import show
+
 
 def encode(tokenizer: Any, text: str, *, add_special_tokens: bool = True) -> list[int]:
     """Token ids of plain text, with the special tokens that the tokenizer adds by itself, or without.
@@ -45,7 +47,7 @@ def tokenize(tokenizer: Any, text: str, *, add_special_tokens: bool) -> list[int
 
 def check_text(name: str, text: object) -> None:
     if not isinstance(text, str):
-        raise TypeError(f"{name} must be text, not {text!r}")
+        raise TypeError(f"{name} must be text, not {show(text)}")
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -57,7 +59,7 @@ def read_messages(name: str, messages: object) -> list[dict[str, Any]]:
 
     Raises TypeError or ValueError, naming the message, for whatever is no text."""
     if not isinstance(messages, list):
-        raise TypeError(f"{name} must be a list of messages, not {messages!r}")
+        raise TypeError(f"{name} must be a list of messages, not {show(messages)}")
     if not messages:
         raise ValueError(f"{name} must have at least one message")
     return [read_message(f"{name}[{i}]", message) for i, message in enumerate(messages)]

@@ -1,5 +1,6 @@
 """Whatever could not run alone is refused with its numbers; an id belongs to one live request at a time."""
 
+import numpy as np
 import pytest
 
 from minipaged.config import EngineConfig
@@ -92,11 +93,13 @@ def test_an_id_is_in_use_as_long_as_one_of_its_choices_lives():
 
 
 def test_choices_have_indices_and_seeds_of_their_own_and_the_rest_in_common():
-    seqs = open_desk().open([5, 6], SamplingParams(n=3, seed=7, max_tokens=9), "a", priority=2, cache_salt="x")
+    params = SamplingParams(n=3, seed=7, max_tokens=9)
+    seqs = open_desk().open([5, 6], params, "a", priority=np.int64(2), cache_salt="x")
     assert [(seq.choice, seq.seed) for seq in seqs] == [(i, choice_seed(7, i)) for i in range(3)]
     for seq in seqs:
         assert (seq.request_id, seq.tokens, seq.max_len, seq.arrival) == ("a", [5, 6], 11, 0)
         assert (seq.priority, seq.cache_salt, seq.eos_token_ids) == (2, "x", frozenset({0}))
+        assert type(seq.priority) is int
 
 
 def test_how_many_answers_others_want_changes_nobodys_id_or_seed():
@@ -177,7 +180,8 @@ def test_only_news_is_reported_and_only_to_those_still_here():
         ({"stop_token_ids": [64]}, r"^stop_token_ids token id must be a whole number in \[0, 63\], not 64$"),
         ({"logprobs": 65}, r"^logprobs must be a whole number in \[-1, 64\], not 65$"),
         ({"prompt_logprobs": 65}, r"^prompt_logprobs must be a whole number in \[-1, 64\], not 65$"),
-        ({"min_tokens": 1, "allowed_token_ids": [0, 7], "stop_token_ids": [7]}, "^min_tokens 1 holds back all of"),
+        ({"min_tokens": 1, "allowed_token_ids": [0, 7], "stop_token_ids": [7]}, "^min_tokens 1 holds back all that"),
+        ({"min_tokens": 2, "stop_token_ids": range(64)}, "^min_tokens 2 holds back all that may be said"),
     ],
 )
 def test_params_that_name_tokens_there_are_not_are_refused_with_the_vocabulary(fields, message):
@@ -192,3 +196,4 @@ def test_params_may_name_every_token_there_is():
     open_desk().open([5], SamplingParams(**fields, logprobs=64, prompt_logprobs=-1))
     open_desk().open([5], SamplingParams(allowed_token_ids=[0]))
     open_desk().open([5], SamplingParams(allowed_token_ids=[0, 1], min_tokens=3))
+    open_desk().open([5], SamplingParams(stop_token_ids=range(63), min_tokens=3))

@@ -1,8 +1,10 @@
 """What no sampler could do is refused before an engine sees it."""
 
 import math
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import FrozenInstanceError, fields, replace
+from fractions import Fraction
 
+import numpy as np
 import pytest
 
 from minipaged.sampling_params import SamplingParams
@@ -194,3 +196,56 @@ def test_what_float32_cannot_hold_counts_as_the_most_it_can_tell(asked, counts):
     [(name, _)] = asked.items()
     assert getattr(SamplingParams(**asked), name) == counts
     assert SamplingParams(**asked).greedy is (counts < 1e-5 and name == "temperature")
+
+
+HUGE = 10**5000  # Python itself refuses to write it
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "n",
+        "temperature",
+        "top_p",
+        "min_p",
+        "presence_penalty",
+        "repetition_penalty",
+        "seed",
+        "min_tokens",
+        "logit_bias",
+        "stop",
+        "structured_outputs",
+    ],
+)
+def test_a_number_too_long_to_be_written_is_refused_by_name_all_the_same(name):
+    value = {3: HUGE} if name == "logit_bias" else [HUGE] if name == "stop" else HUGE
+    with pytest.raises(
+        (ValueError, TypeError), match=rf"^{name}.* must .*, not .*whole number of thousands of digits$"
+    ):
+        SamplingParams(**{name: value})
+
+
+def test_neither_is_a_token_id_that_is_text_too_long():
+    with pytest.raises(TypeError, match=r"^logit_bias token id must be a whole number >= 0, not '999"):
+        SamplingParams(logit_bias={"9" * 5000: 1})
+    with pytest.raises(TypeError) as refused:
+        SamplingParams(stop=[b"a" * 10**6])
+    assert len(str(refused.value)) < 300
+
+
+def test_numbers_of_other_kinds_are_pythons_from_here_on():
+    whole = ("n", "top_k", "seed", "max_tokens", "min_tokens", "logprobs", "prompt_logprobs", "num_speculative_tokens")
+    real = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
+    params = SamplingParams(
+        **{name: np.int64(3) for name in whole},
+        **{name: Fraction(1, 2) for name in real},
+        logit_bias={np.int64(3): np.float32(2)},
+        allowed_token_ids=np.array([1, 2]),
+    )
+    plain = SamplingParams(
+        **dict.fromkeys(whole, 3), **dict.fromkeys(real, 0.5), logit_bias={3: 2}, allowed_token_ids=[1, 2]
+    )
+    assert params == plain
+    numbers = [getattr(params, f.name) for f in fields(params) if f.name in (*whole, *real)]
+    assert {type(x) for x in (*numbers, *params.logit_bias, *params.allowed_token_ids)} == {int, float}
+    assert SamplingParams(temperature=np.float32(0.7)).temperature == float(np.float32(0.7))
