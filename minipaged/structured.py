@@ -129,6 +129,8 @@ class Grammars:
             raise ValueError("structured_outputs needs a tokenizer, and this model has none")
         if not self.eos_token_ids:
             raise ValueError("structured_outputs needs an end-of-sequence token, and this model has none")
+        if '"Metaspace"' in self.decoder:  # of a first word it drops all blanks, of others none
+            raise ValueError("structured_outputs cannot be kept with this model's tokenizer: Metaspace drops blanks")
         read(structure)
 
     def open(self, structure: dict[str, Any]) -> Grammar:
@@ -177,17 +179,20 @@ class Grammars:
         begun = next((token_id for word, token_id in vocab.items() if BLANK.match(word)), None)
         return begun is not None and not self.tokenizer.decode([begun, begun]).startswith(" ")
 
+    @cached_property
+    def decoder(self) -> str:
+        """How it puts words together, as JSON."""
+        assert self.tokenizer is not None
+        return json.dumps(json.loads(self.tokenizer.to_str())["decoder"])
+
     @property
     def vocab_type(self) -> "xgrammar.VocabType":
         """How it spells bytes that are no letters: by its decoder."""
         from xgrammar import VocabType
 
-        assert self.tokenizer is not None
-        decoder = json.dumps(json.loads(self.tokenizer.to_str())["decoder"])
-        if '"ByteLevel"' in decoder:
+        if '"ByteLevel"' in self.decoder:
             return VocabType.BYTE_LEVEL
-        spells_blanks = '"ByteFallback"' in decoder or '"Metaspace"' in decoder
-        return VocabType.BYTE_FALLBACK if spells_blanks else VocabType.RAW
+        return VocabType.BYTE_FALLBACK if '"ByteFallback"' in self.decoder else VocabType.RAW
 
 
 def read(structure: dict[str, Any]) -> "xgrammar.Grammar":
