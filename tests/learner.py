@@ -35,6 +35,7 @@ NOISE = ("Falsifying example", "Failing test case", "You can reproduce", "Explan
 UNNAMED = re.compile(r"Draw \d+: [\d\[\], ]*$")  # how much of something, and nothing says of what
 PYTEST_S_OWN = ("+ ", "Use -v", "False", "(not tensor")
 SHAPELESS = re.compile(r"params=SamplingParams\((?:[^()]|\(\))*\),? ?")  # longer than what matters
+SEQUENCE = re.compile(r"Sequence\(.*?tokens=(\[[^\]]*\]).*")  # of all that a sequence is, what tells it from others
 PASSED, FAILED = 0, 1
 
 
@@ -83,7 +84,7 @@ class Judge:
     def pytest_runtest_makereport(self, item, call):
         report = yield
         if call.excinfo is not None and not call.excinfo.errisinstance(pytest.skip.Exception):
-            print("\n".join(self.explain(sentence(item), smallest(call.excinfo.value), page_of(item))))
+            print("\n".join(self.explain(item, smallest(call.excinfo.value))))
         elif report.when == "call":
             self.num_passed += 1
             if (text := sentence(item)) not in self.said:
@@ -112,12 +113,14 @@ class Judge:
             for name, lines in (("yours ", left), ("due   ", right))
         ]
 
-    def explain(self, test, error, page):
+    def explain(self, item, error):
+        test, page = sentence(item), page_of(item)
         claim, facts = read_message(error)
         yield f"\n  FAILED  {claim or test}"
         if claim and claim != test:
             yield from paragraph("shown by", [test])
         yield from paragraph("the page", [f"{page}", *page.read_text().split("\n\n")[0].splitlines()] if page else [])
+        yield from paragraph("the world", world_of(item))
         yield from paragraph("the shortest way to see it", history(error))
         yield from paragraph("what came out", facts)
         yield from paragraph("your line", self.where(error))
@@ -152,6 +155,15 @@ def page_of(item):
     return next((value for value in values if isinstance(value, Path)), None)
 
 
+def world_of(item):
+    """How to read a history of this machine, where it says so."""
+    from hypothesis.stateful import RuleBasedStateMachine
+
+    machines = {f"{each.__name__}.TestCase": each for each in RuleBasedStateMachine.__subclasses__()}
+    world = getattr(machines.get(getattr(item.cls, "__name__", "")), "WORLD", None)
+    return [world] if world else []
+
+
 def smallest(error):
     """Of several failures that hypothesis found, the one with the shortest history."""
     if isinstance(error, BaseExceptionGroup):
@@ -162,9 +174,13 @@ def smallest(error):
 def history(error):
     """What hypothesis wrote down: the calls that lead to the failure, and what was drawn for them."""
     notes = re.sub(r"\n +", " ", "\n".join(getattr(error, "__notes__", ())))  # a long value is spread over lines
-    lines = [SHAPELESS.sub("", line).removeprefix("state.") for line in notes.splitlines()]
+    lines = [brief(line).removeprefix("state.") for line in notes.splitlines()]
     lines = [line for line in lines if not line.startswith(NOISE) and not UNNAMED.match(line)]
     return [shorten(line) for line in lines if line.strip() and line not in asides()]
+
+
+def brief(line):
+    return SEQUENCE.sub(r"the one with tokens \1", SHAPELESS.sub("", line))
 
 
 def shorten(line):
@@ -243,6 +259,8 @@ def main(number, folder):
     put_in_place(ready)
     judge = Judge([test for each in ready for test in each.part.tests], exercise.HINTS, {str(m.path) for m in mine})
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # whatever else is installed would only take time
+    if ready:
+        print("  the first failure ends it; to find it and make it small takes seconds, or half a minute", flush=True)
     with watched(judge.paths):
         if ready and pytest.main([*OPTIONS, *{file: None for file, _ in judge.tests}], plugins=[judge]) != PASSED:
             return FAILED

@@ -48,8 +48,9 @@ INTRODUCTION = """\
 
 Each of these is a small wrong edit that stands for a fault: many are faults that real engines had (the report is named
 where there is one), the others are what one might easily write. `tests/test_mutants.py` makes each edit in memory and
-fails unless the tests notice. Where a state machine noticed, this is the shortest history that it found. The kernels
-have [a collection of their own](../tests/kernels/mutants).
+fails unless the tests notice. Where a state machine noticed, this is the shortest history that it found, in a world of
+6 blocks of 2 slots; newcomers are (tokens, salt, how many of them). The kernels have
+[a collection of their own](../tests/kernels/mutants).
 
 This page is written by `python -m tests.museum`: change `tests/mutants`, not the page.
 """

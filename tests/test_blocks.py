@@ -72,6 +72,8 @@ class BlockPoolMachine(RuleBasedStateMachine):
 class BlockManagerMachine(RuleBasedStateMachine):
     """The model beside it: whose slot each is, by (sequence, position); a foreign slot is never written."""
 
+    WORLD = f"{NUM_BLOCKS} blocks of {SIZE} slots"
+
     def __init__(self):
         super().__init__()
         self.manager = BlockManager(NUM_BLOCKS, SIZE)

@@ -16,6 +16,7 @@ from minipaged.sampling_params import SamplingParams
 from minipaged.sequence import Sequence
 
 from .fake_model import FakeModel
+from .ledger import says
 
 NUM_BLOCKS, SIZE = 6, 2
 texts = st.lists(st.sampled_from([0, 0, 1]), min_size=1, max_size=8)
@@ -30,11 +31,15 @@ def sequence(tokens, salt=None):
 def state(blocks):
     """Everything that a refused call must leave as it was."""
     pool = blocks.pool
-    return list(pool.ref_counts), list(pool.free_block_queue), dict(blocks.block_of), list(blocks.name_of)
+    held = {"ref_counts": list(pool.ref_counts), "free queue": list(pool.free_block_queue)}
+    names = {"block_of": {name.hex()[:8]: block for name, block in blocks.block_of.items()}}
+    return held | names | {"name_of": [name and name.hex()[:8] for name in blocks.name_of]}
 
 
 class PrefixCacheMachine(RuleBasedStateMachine):
     """The model beside it: for each slot, the text up to there, and the salt, whose keys and values it holds."""
+
+    WORLD = f"{NUM_BLOCKS} blocks of {SIZE} slots; newcomers are (tokens, salt, how many of them)"
 
     def __init__(self):
         super().__init__()
@@ -46,9 +51,12 @@ class PrefixCacheMachine(RuleBasedStateMachine):
         return seq.block_table[position // SIZE] * SIZE + position % SIZE
 
     def attempt(self, verb, *args):
-        before = state(self.blocks)
+        before, name = state(self.blocks), verb.__name__
         done = verb(*args)
-        assert done or state(self.blocks) == before, "a refused call changes nothing"
+        says(f"{name} says whether it could, True or False", done in (True, False), said=done)
+        changes = {f"{key} before, after": (before[key], now) for key, now in state(self.blocks).items()}
+        changed = {key: values for key, values in changes.items() if values[0] != values[1]}
+        says("a refused call changes nothing", done or not changed, refused=name, tokens=args[0].tokens, **changed)
         return done
 
     def give(self, seq, num_tokens, chunks):
@@ -57,10 +65,11 @@ class PrefixCacheMachine(RuleBasedStateMachine):
 
     def admit(self, seq, chunks, data):
         if not self.attempt(self.blocks.adopt, seq):
-            assert not seq.block_table, "whoever was refused holds nothing"
+            says("whoever was refused holds nothing", not seq.block_table, tokens=seq.tokens, table=seq.block_table)
             return
-        assert seq.num_pending >= 1, "one token is left to run"
-        assert len(seq.block_table) == -(-len(seq.tokens) // SIZE), "room for the whole prompt, no more"
+        facts = {"tokens": seq.tokens, "computed": seq.num_computed_tokens, "block_table": seq.block_table}
+        says("one token is left to run", seq.num_pending >= 1, **facts)
+        says("room for the whole prompt, no more", len(seq.block_table) == -(-len(seq.tokens) // SIZE), **facts)
         self.live.append(seq)
         self.give(seq, data.draw(st.integers(1, seq.num_pending)), chunks)
 
@@ -91,7 +100,8 @@ class PrefixCacheMachine(RuleBasedStateMachine):
             text = (*seq.tokens[: seq.num_computed_tokens + num_tokens], *drafts.get(seq, ()))
             for p in range(seq.num_computed_tokens, len(text)):
                 slot = self.slot(seq, p)
-                assert slot not in written, "no slot is written twice in a step"
+                facts = {"slot": slot, "block": slot // SIZE, "tokens": seq.tokens, "block_table": seq.block_table}
+                says("no slot is written twice in a step", slot not in written, **facts)
                 written.add(slot)
                 self.slots[slot] = (text[: p + 1], seq.cache_salt)
         for seq, num_tokens in chunks:
@@ -113,7 +123,7 @@ class PrefixCacheMachine(RuleBasedStateMachine):
     @somebody_lives
     @rule(data=st.data(), comes_back=st.booleans())
     def leave(self, data, comes_back):
-        seq = data.draw(st.sampled_from(self.live))
+        seq = data.draw(st.sampled_from(self.live), "who leaves")
         self.live.remove(seq)
         self.blocks.release(seq)
         if comes_back:
@@ -135,20 +145,24 @@ class PrefixCacheMachine(RuleBasedStateMachine):
     def everybody_reads_their_own_text(self):
         for seq in self.live:
             for p in range(seq.num_computed_tokens):
-                assert self.slots[self.slot(seq, p)] == (tuple(seq.tokens[: p + 1]), seq.cache_salt)
+                there, own = self.slots.get(self.slot(seq, p)), (tuple(seq.tokens[: p + 1]), seq.cache_salt)
+                facts = {"block_table": seq.block_table, "slot": self.slot(seq, p), "finds": there, "wrote": own}
+                says("everybody reads their own text", there == own, **facts)
 
     @invariant()
     def a_name_is_its_content_and_its_parent_is_known(self):
-        named = {block: name for block, name in enumerate(self.blocks.name_of) if name}
-        assert {block: name for name, block in self.blocks.block_of.items()} == named
+        named = {block for block, name in enumerate(self.blocks.name_of) if name}
+        found = {block for name, block in self.blocks.block_of.items() if self.blocks.name_of[block] == name}
+        facts = {"blocks in block_of": sorted(self.blocks.block_of.values()), "blocks with a name_of": sorted(named)}
+        says("block_of and name_of agree", found == named and len(found) == len(self.blocks.block_of), **facts)
         for name, block in self.blocks.block_of.items():
-            text, salt = self.slots[block * SIZE + SIZE - 1]
+            text, salt = self.slots.get(block * SIZE + SIZE - 1, ((), None))
             parent = ROOT
             for start in range(0, len(text), SIZE):
-                assert start == 0 or parent in self.blocks.block_of, "a head outlives its tail"
+                says("a head outlives its tail", start == 0 or parent in self.blocks.block_of, text=text)
                 extra = (salt,) if start == 0 and salt is not None else ()
                 parent = block_name(parent, list(text[start : start + SIZE]), extra)
-            assert parent == name
+            says("a name is its content", parent == name, block=block, text=text, salt=salt)
 
 
 TestPrefixCache = PrefixCacheMachine.TestCase
@@ -206,7 +220,8 @@ def test_a_tail_is_handed_out_before_its_head():
     prompt = list(range(2, 15))  # three full blocks and a token
     small = engine(num_blocks=5)
     serve(small, prompt, [99] * 7)  # needs two blocks (and three when it has answered): one was never used
-    assert serve(small, prompt)[0][1] == 8
+    ((_, found),) = serve(small, prompt)
+    says("of three known blocks the last was handed out, so the first two are found again", found == 8, tokens=found)
 
 
 def test_a_reset_is_refused_while_somebody_runs():
@@ -322,6 +337,15 @@ def test_a_duplicate_is_given_up_for_the_block_named_first_or_its_tail_would_out
     assert blocks.adopt(other), "takes all that nobody holds"
     assert blocks.num_free_blocks == 0
     assert len(blocks.find(sequence([0] * 6))) == 2, "whoever comes next still finds what the second one holds"
+
+
+def test_a_duplicate_that_is_given_up_is_handed_out_before_whatever_is_known():
+    blocks = PrefixBlockManager(NUM_BLOCKS, SIZE)
+    first, second = sequence([0]), sequence([0])
+    for _ in range(3):
+        step_of_one_token(blocks, first, second)
+    assert (first.block_table, second.block_table) == ([0, 2], [0, 3])
+    assert list(blocks.pool.free_block_queue) == [1, 4, 5]
 
 
 def test_what_a_guess_took_and_did_not_need_is_handed_out_next():

@@ -79,19 +79,38 @@ print(block_name(second, [5, 6, 7, 8]).hex()[:16], "the same tokens behind anoth
 print(block_name(first, [5, 6, 7, 8]).hex()[:16], "the first again")
 
 # %% [markdown]
-# Two verbs are new:
+# Two verbs are new. Whoever comes in *adopts*: borrows the blocks whose names are known, as many as there are from the
+# front without a gap, and reserves the rest.
+
+# %%
+quote(PrefixBlockManager.find)
 
 # %%
 quote(PrefixBlockManager.adopt)
+
+# %% [markdown]
+# `num_revived` is the trap in it. A known block that nobody holds lies in the free queue. Once it is borrowed it is not
+# free any more, so it must not be counted among those that the rest may take.
+#
+# And whoever runs tokens *publishes* the blocks that they fill:
 
 # %%
 quote(PrefixBlockManager.publish)
 
 # %% [markdown]
-# and the scheduler uses them where level 03 only reserved:
+# Most of the time a name is new (`known == block`). Where it is taken, two have filled equal blocks, and one is enough:
+# `seq` changes over to the block that was named first and gives its own back. There is one moment in which it may not:
+# while its own tokens are not computed yet. Then both write in this very step, and it changes over in the next.
+#
+# The scheduler uses the two where level 03 only reserved:
 
 # %%
 quote(Scheduler)
+
+# %% [markdown]
+# Three words in it are for later: `divide` and `ready` matter when several batches are in flight (level 06; here
+# everybody is ready, and a batch may have all seats), `is_sound` when a step was broken off by an error, after which
+# what was published may never have been computed.
 
 # %% [markdown]
 # ## One request, step by step
@@ -106,11 +125,12 @@ engine.add_request(
     tokenizer.encode(words + " Italy is"), SamplingParams(temperature=0, max_tokens=3, ignore_eos=True), "A"
 )
 engine.step()
-print("A holds", engine.holders[0].block_table)
+print(f"A: {engine.holders[0].num_computed_tokens} tokens computed, block_table", engine.holders[0].block_table)
 print("named  ", {name.hex()[:8]: block for name, block in engine.blocks.block_of.items()})
 
 # %% [markdown]
-# The full blocks of its prompt have names by now; a block that is not full has none. Enter B:
+# The twelve tokens of its prompt fill three blocks, and all three have names by now; a block that is not full has none.
+# Enter B:
 
 # %%
 engine.add_request(
@@ -152,8 +172,9 @@ engine.step()
 engine.trace.steps[-1].cached_tokens
 
 # %% [markdown]
-# The same question again, after everybody had left: found. One block is always left to run, even of a prompt that is
-# known to the last token, because somebody has to say what comes next.
+# The same question again, after everybody had left: found, but for its last block. All three blocks are known, and yet
+# one token has to run, because somebody has to say what comes next. Only whole blocks are borrowed, so here it is the
+# last four that run.
 #
 # ## The experiment
 

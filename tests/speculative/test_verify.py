@@ -52,7 +52,7 @@ def test_what_stands_and_what_replaces_it(p, q, x):
     assume(q[x] > 0)
     facts = {"p": p, "q": q, "guess": x}
     p, q, rows = torch.tensor(p) / sum(p), torch.tensor(q) / sum(q), [Row(SamplingParams(), n, 5) for n in range(100)]
-    said = choose(p.expand(100, 3), q.expand(100, 3), torch.full((100,), x), rows)
+    said = choose(p.repeat(100, 1), q.repeat(100, 1), torch.full((100,), x), rows)
     is_kept, others = said == x, set(said[said != x].tolist())
     assert is_kept.all() or p[x] < q[x], f"a guess that the model likes at least as much is kept: {facts}"
     assert not is_kept.any() or p[x] > 0, f"what the model would never say is not kept: {facts}"
@@ -70,7 +70,7 @@ def test_three_words_come_out_as_often_as_the_target_says():
     p, q = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.1, 0.6, 0.3])
     x = torch.multinomial(q, NUM_DRAWS, replacement=True, generator=torch.Generator().manual_seed(0))
     rows = [Row(SamplingParams(), seed, 5) for seed in range(NUM_DRAWS)]
-    words = choose(p.expand(NUM_DRAWS, 3), q.expand(NUM_DRAWS, 3), x, rows)
+    words = choose(p.repeat(NUM_DRAWS, 1), q.repeat(NUM_DRAWS, 1), x, rows)
     assert p_value(words.bincount(minlength=3).tolist(), p.tolist()) > 1e-3
     is_kept = words == x
     assert float(is_kept.double().mean()) == pytest.approx(0.6, abs=0.015)  # the overlap of p and q
@@ -78,7 +78,7 @@ def test_three_words_come_out_as_often_as_the_target_says():
 
 
 def test_equal_distributions_keep_everything():
-    p = torch.tensor([0.25, 0.75]).expand(1000, 2)
+    p = torch.tensor([0.25, 0.75]).repeat(1000, 1)
     x = (torch.arange(1000) % 4 > 0).long()
     assert torch.equal(choose(p, p.clone(), x, [Row(SamplingParams(), seed, 1) for seed in range(1000)]), x)
 
