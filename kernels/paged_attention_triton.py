@@ -231,9 +231,7 @@ def padded(q: Tensor) -> int:
 
 
 def choose_tiles(q: Tensor, keys: Tensor, num_seqs: int, max_query_len: int, longest: int) -> Tiles:
-    """Matrix units want 16 rows or more: a decode has its group, a prompt fills 128. Registers set the limit.
-
-    Narrow keys are widened in registers, so there is room for fewer rows of wide heads."""
+    """Matrix units want 16 rows; a prompt fills what registers hold, less where narrow keys are widened in them."""
     group_size, exact, wide = q.shape[1] // keys.shape[1], q.dtype == torch.float32, q.shape[-1] > 128
     full = keys.dtype != q.dtype and q.shape[-1] > 64
     num_rows, most = max_query_len * group_size, 32 if exact or wide else 64 if full else 128
