@@ -153,7 +153,8 @@ class Crew:
         said = f"rank {first}: {failed.message}" if isinstance(failed, Failed) else ""
         if silent:
             death = f"rank {silent[0]} died: {self.launcher.describe_end(silent[0])}"
-            result: Exception = RankError(f"{death} (heard before: {said})" if said else death)
+            witness, *_ = said.split(". ")  # gloo goes on with advice
+            result: Exception = RankError(f"{death} (heard before: {witness})" if said else death)
         else:
             result = ValueError(said) if isinstance(failed, Failed) and failed.is_refusal else RankError(said)
         if isinstance(failed, Failed):
