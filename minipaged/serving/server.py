@@ -110,6 +110,7 @@ class Closing:
             self.work = asyncio.create_task(self.close())
         else:
             self.work.cancel()
+            self.front.end_all()  # cut off instead, each would be a traceback in the log
             self.server.should_exit = True
 
     async def close(self) -> None:
