@@ -11,11 +11,11 @@ highest bucket down, the one where it becomes too much holds the cut:
     digit 1    | 0 |  2 | 17 | 5 | 1 | 0 |      wanted 10: 1 + 5 is not too much, 1 + 5 + 17 is
                            ^                    digits 2 and 3 sort this bucket alone
 
-Before that a quick walk leaves behind what cannot be the cut: all below the largest of some k + 1 blocks, or so light
-that all of it together does not matter. A row is walked along a few times, whatever is asked of it, where sorting costs
-50 times a walk. The token is found in two steps, too: first its block of 128, by the blocks' sums, then itself. Sums
-are float64. The specification sorts; both keep the same weights and find the same token. A row with a NaN stays one,
-and has no token: -1. (The same on a GPU: draw_triton.py.)"""
+Before that a quick walk leaves behind what cannot be the cut: whatever is below the (k + 1)-th of the blocks' largest,
+or so light that all of it together does not matter. A row is walked along a few times, whatever is asked of it, where
+sorting costs 50 times a walk. The token is found in two steps, too: first its block of 128, by the blocks' sums, then
+itself. Sums are float64. The specification sorts; both keep the same weights and find the same token. A row with a NaN
+stays one, and has no token: -1. (The same on a GPU: draw_triton.py.)"""
 
 import numpy as np
 import torch
@@ -28,11 +28,10 @@ from .jit import Floats, Thread, compiled, num_threads, share_of
 Doubles = NDArray[np.float64]
 Bits = NDArray[np.int32]  # of floats: a weight's order
 Cut = tuple[int, float]  # cut: these bits and all below go, except for so many of just these bits: room
-Desk = tuple[Doubles, Bits]  # to work on: a bucket for each digit, and a row of candidates [V + 1]
+Desk = tuple[Doubles, Bits]  # to work on: a bucket for each digit, and a row of candidates [V]
 
 DIGIT = 10  # bits
 BLOCK = 128  # weights that are summed at once
-ONE = np.int32(0x3F800000)  # the bits of 1
 
 
 def cut_spec(weights: Tensor, min_p: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
@@ -85,7 +84,7 @@ def cut_share(
     weights: Floats, bits: Bits, below: Bits, top_k: NDArray[np.int64], top_p: Doubles, thread: Thread, threads: int
 ) -> None:
     """A thread's rows of weights [N, V]; bits are the same memory."""
-    desk = np.empty(1 << DIGIT, np.float64), np.empty(bits.shape[1] + 1, np.int32)
+    desk = np.empty(1 << DIGIT, np.float64), np.empty(bits.shape[1], np.int32)
     start, end = share_of(len(weights), thread, threads)
     for n in range(start, end):
         cut_row(weights[n], bits[n], int(below[n]), top_k[n], top_p[n], desk)
@@ -113,7 +112,7 @@ def kth_top(bits: Bits, k: int) -> int:
     tops = np.zeros(num_blocks, np.int32)
     for b in range(num_blocks):
         for v in range(b * BLOCK, (b + 1) * BLOCK):
-            tops[b] = max(tops[b], bits[v] if bits[v] <= ONE else np.int32(0))
+            tops[b] = max(tops[b], bits[v])
     tops.sort()
     return int(tops[num_blocks - k])
 
@@ -140,7 +139,7 @@ def lift(bits: Bits, old: Cut, least: int, wanted: float, by_mass: bool, desk: D
 
 @compiled()
 def sift(bits: Bits, least: np.int32, few: Bits) -> int:
-    """All above `least` into few [V + 1], in their order; how many. (Each is written; no branch to be guessed.)"""
+    """All above `least` into few [V], in their order; how many. (Each is written; no branch to be guessed.)"""
     n = 0
     for v in range(len(bits)):
         few[n] = bits[v]

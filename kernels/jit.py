@@ -10,8 +10,8 @@ A kernel whose rows may lie anywhere is given the memory they lie in, and their 
     x [T, H, D], a slice of a fused product    | q q q k v | q q q k v | ...      flat(x) begins at x[0, 0, 0]
     x[t, h]                                    flat(x)[t * x.stride(0) + h * x.stride(1) :][:D], side by side
 
-Where a CPU has registers of 512 bits, LLVM fills half of each, for the sake of CPUs that ran slower with all of it.
-Here it is told to fill them: products of 8-bit weights with one row took half the time on an Emerald Rapids.
+Where a CPU has registers of 512 bits, LLVM fills half of each, since the first such CPUs lowered their clock for more.
+Those since Sapphire Rapids, told by their 16-bit floats, do not: there numba fills them, in all of this process.
 
 Compiled code is cached beside the source, or in the user's cache directory where that is read-only. numba notices a
 change in a kernel's own file only: whoever changes what others call (runs.py ...) deletes kernels/__pycache__."""
@@ -21,8 +21,8 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
-from llvmlite.binding import get_host_cpu_features
 from numba import config, njit
+from numba.core.codegen import get_host_cpu_features
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -32,9 +32,9 @@ Thread = int | np.int64  # np.int64(thread) in a prange, which counts without a 
 
 WORTH_WAKING = 1 << 17  # numbers: with fewer, one thread is done before it has woken the others
 
-numba: Any = config  # its attributes are made when it is imported
-if numba.CPU_FEATURES is None and (features := get_host_cpu_features()).get("avx512f"):
-    numba.CPU_FEATURES = f"{features.flatten()},-prefer-256-bit"
+settings: Any = config  # its attributes are made when it is imported
+if settings.CPU_FEATURES is None and "+avx512fp16" in (features := get_host_cpu_features()):
+    settings.CPU_FEATURES = f"{features},-prefer-256-bit"
 
 
 def compiled(*, parallel: bool = False, as_written: bool = False) -> Callable[[F], F]:

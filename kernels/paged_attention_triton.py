@@ -231,14 +231,14 @@ def padded(q: Tensor) -> int:
 
 
 def choose_tiles(q: Tensor, keys: Tensor, num_seqs: int, max_query_len: int, longest: int) -> Tiles:
-    """Matrix units want 16 rows; a prompt fills what registers hold, less where narrow keys are widened in them."""
+    """Matrix units want 16 rows; a prompt fills what registers hold."""
     group_size, exact, wide = q.shape[1] // keys.shape[1], q.dtype == torch.float32, q.shape[-1] > 128
-    full = keys.dtype != q.dtype and q.shape[-1] > 64
-    num_rows, most = max_query_len * group_size, 32 if exact or wide else 64 if full else 128
+    widened = keys.dtype != q.dtype and q.shape[-1] > 64  # in registers: 8 warps share what 4 would spill
+    num_rows, most = max_query_len * group_size, 32 if exact or wide else 64 if widened else 128
     rows = max(16, triton.next_power_of_2(num_rows if num_rows <= 32 else max(most, group_size)))
     splits = choose_splits(num_seqs * keys.shape[1], longest, q.device) if num_rows <= rows else 1
     keys_at_once = 16 if exact else 32 if wide or rows > 32 or keys.dtype != q.dtype else 64
-    return Tiles(rows, keys_at_once, splits, warps=8 if exact or full or rows > 32 else 4, stages=2)
+    return Tiles(rows, keys_at_once, splits, warps=8 if exact or widened or rows > 32 else 4, stages=2)
 
 
 def choose_splits(num_walks: int, longest: int, device: torch.device) -> int:

@@ -3,8 +3,8 @@
     row n      | being multiplied |                     a few rows ahead: no wait, nothing is read twice
     row n + 4                        | on its way |
 
-A CPU foresees long walks by itself, but not past the end of a page or of a matrix, and rows of 8-bit weights are short:
-a quarter of the bytes, a quarter of the time to wait behind. numba knows no such instruction, LLVM does."""
+A CPU foresees a long walk by itself, but no further than the end of a page of 4 KB, which is seven rows of 576 bytes.
+So it waits at the beginning of each, unless somebody asks earlier. numba knows no such instruction, LLVM does."""
 
 from collections.abc import Callable
 from typing import Any, cast

@@ -66,7 +66,7 @@ def write_kv_cpu(
 
 @compiled()
 def write_all(rows: tuple[Rows, Rows], pools: tuple[Floats, Floats], slot_mapping: Slots) -> None:
-    """Keys, then values: one call for both, as a call costs as much as a decode's row."""
+    """Keys, then values: one call for both, as a decode has little to write in each."""
     (k, v), (keys, values) = rows, pools
     write_rows(k[0], k[1], keys, slot_mapping)
     write_rows(v[0], v[1], values, slot_mapping)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any
 
+MOST_DIGITS = 200  # of a token id that comes as text: Python reads a few thousand, slowly
 LONGEST = 200  # characters of what is refused: a sentence is one line
 
 
@@ -97,7 +98,7 @@ def check_token_bias(name: str, value: object) -> dict[int, float]:
         raise TypeError(f"{name} must be a mapping from token id to number, not {show(value)}")
     biases: dict[int, float] = {}
     for key, bias in value.items():
-        is_number = isinstance(key, str) and len(key) < LONGEST and key.removeprefix("-").isdecimal()
+        is_number = isinstance(key, str) and len(key) < MOST_DIGITS and key.removeprefix("-").isdecimal()
         token_id = int(key) if is_number else key
         check_integer(f"{name} token id", token_id, 0)
         check_number(f"{name}[{show(token_id, str)}]", bias, -math.inf)

@@ -88,7 +88,7 @@ def locate(logits: Tensor, named: Named) -> Tensor:
     """Where in the flat logits the named tokens of each row are, row by row."""
     vocab_size = logits.shape[-1]
     index = [i * vocab_size + token_id for i, token_ids in named.items() for token_id in token_ids]
-    return torch.from_numpy(np.array(index, np.int64)).to(logits.device)  # three times as fast as torch.tensor
+    return torch.from_numpy(np.array(index, np.int64)).to(logits.device)  # torch.tensor looks at each number for longer
 
 
 def vector(values: list[float], logits: Tensor) -> Tensor:

@@ -70,7 +70,7 @@ def take(logits: Tensor, part: list[int]) -> Tensor:
     first, last = part[0], part[-1]
     if last - first + 1 == len(part):
         return logits[first : last + 1]
-    return logits.index_select(0, torch.tensor(part).to(logits.device))  # half the time of logits[part]
+    return logits.index_select(0, torch.tensor(part).to(logits.device))  # copies rows; logits[part], numbers
 
 
 def likeliest(logits: Tensor) -> Tensor:

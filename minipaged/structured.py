@@ -129,7 +129,7 @@ class Grammars:
             raise ValueError("structured_outputs needs a tokenizer, and this model has none")
         if not self.eos_token_ids:
             raise ValueError("structured_outputs needs an end-of-sequence token, and this model has none")
-        if '"Metaspace"' in self.decoder:  # of a first word it drops all blanks, of others none
+        if '"Metaspace"' in self.decoder:  # of a first word most drop all blanks, of others none
             raise ValueError("structured_outputs cannot be kept with this model's tokenizer: Metaspace drops blanks")
         read(structure)
 
@@ -171,7 +171,7 @@ class Grammars:
                 words[token_id] = word
         return words
 
-    @property
+    @cached_property
     def drops_a_blank(self) -> bool:
         """Whether its decoder takes the first blank off a text, as Llama 2's and Mistral's do."""
         assert self.tokenizer is not None

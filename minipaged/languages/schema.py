@@ -153,13 +153,13 @@ class Schema:
         for step in pointer.split("/")[1:]:
             name = unquote(step).replace("~1", "/").replace("~0", "~")
             try:
-                target = target[index(name) if isinstance(target, list) else name]
+                target = target[read_index(name) if isinstance(target, list) else name]
             except (KeyError, IndexError, TypeError, ValueError):
                 raise ValueError(f"$ref leads to {pointer!r:.60}, where nothing is") from None
         return pointer, target
 
 
-def index(step: str) -> int:
+def read_index(step: str) -> int:
     """Of a list, as pointers write it: int would read more. Raises ValueError."""
     if not re.fullmatch("0|[1-9][0-9]*", step):
         raise ValueError

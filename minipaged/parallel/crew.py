@@ -153,7 +153,7 @@ class Crew:
         said = f"rank {first}: {failed.message}" if isinstance(failed, Failed) else ""
         if silent:
             death = f"rank {silent[0]} died: {self.launcher.describe_end(silent[0])}"
-            witness, *_ = said.split(". ")  # gloo goes on with advice
+            witness, *_ = said.split(". This is typically caused by")  # gloo goes on with advice
             result: Exception = RankError(f"{death} (heard before: {witness})" if said else death)
         else:
             result = ValueError(said) if isinstance(failed, Failed) and failed.is_refusal else RankError(said)

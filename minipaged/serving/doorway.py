@@ -27,7 +27,7 @@ from fastapi.routing import APIRoute
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .bodies import LongRequest
+from .bodies import BodyRequest
 from .errors import ApiError, explain, respond, too_large, too_slow
 
 MAX_BODY_BYTES, BODY_S = 8 << 20, 60.0
@@ -163,7 +163,7 @@ class CheckedRoute(APIRoute):
         async def checked(request: Request) -> Response:
             if request.method == "POST":
                 check_headers(request.headers)
-                request = LongRequest(request.scope, counted(request.scope, request.receive))
+                request = BodyRequest(request.scope, counted(request.scope, request.receive))
             return await handle(request)
 
         return checked

@@ -150,12 +150,22 @@ def test_only_a_long_walk_of_few_programs_is_split():
     assert splits & (splits - 1) == 0
 
 
-@given(st.integers(1, 71), st.integers(1, 5000), st.sampled_from([16, 64, 128, 256]), st.sampled_from(DTYPES))
-def test_a_tile_holds_a_whole_group_and_a_power_of_two_of_rows(group_size, max_query_len, head_dim, dtype):
-    q, keys = (torch.empty(1, n, 8, head_dim, dtype=dtype, device="meta") for n in (group_size, 1))
-    tiles = choose_tiles(q[:, :, 0], keys, 4, max_query_len, 4096)
+@given(
+    st.integers(1, 71),
+    st.integers(1, 5000),
+    st.sampled_from([16, 64, 128, 256]),
+    st.sampled_from(DTYPES),
+    st.sampled_from([None, torch.int8]),
+)
+def test_a_tile_holds_a_whole_group_and_a_power_of_two_of_rows(group_size, max_query_len, head_dim, dtype, kept):
+    q = torch.empty(1, group_size, head_dim, dtype=dtype, device="meta")
+    keys = torch.empty(1, 1, 8, head_dim, dtype=kept or dtype, device="meta")
+    tiles = choose_tiles(q, keys, 4, max_query_len, 4096)
     assert tiles.rows >= max(16, group_size)
     assert tiles.rows & (tiles.rows - 1) == 0
+    most = 64 if kept and head_dim > 64 else 128
+    assert tiles.rows <= max(most, 2 * group_size), "what registers hold"
+    assert tiles.warps == 8 or tiles.rows <= 32
 
 
 def test_nothing_to_do_is_fine():

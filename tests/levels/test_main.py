@@ -1,6 +1,7 @@
 """python -m levels: the ladder, what a level changed, and one line for whatever cannot be."""
 
 import runpy
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -106,7 +107,9 @@ def test_ctrl_c_once_more_while_the_first_is_being_told_is_no_traceback(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("levels.lesson.main", main)
-    monkeypatch.setattr("signal.signal", lambda *handler: None)
+    handlers = list[tuple[int, object]]()
+    monkeypatch.setattr("signal.signal", lambda *handler: handlers.append(handler))
     with pytest.raises(SystemExit) as end:
         runpy.run_module(f"levels.{name}", run_name="__main__")
     assert end.value.code == FAILED
+    assert (signal.SIGINT, signal.SIG_IGN) in handlers
