@@ -69,7 +69,7 @@ class PatientDecoder(json.JSONDecoder):
         def scan_counted(text: str, start: int) -> tuple[Any, int]:
             self.num_values += 1
             if self.num_values > MAX_VALUES:
-                raise HTTPException(400, f"the body has more than {MAX_VALUES} values")
+                raise HTTPException(400, f"a body may have at most {MAX_VALUES} values, ids in lists not counted")
             return scan(text, start)
 
         return scan_counted
