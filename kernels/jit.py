@@ -21,7 +21,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
-from numba import config, njit
+from numba import config, njit, set_num_threads
 from numba.core.codegen import get_host_cpu_features
 from numpy.typing import NDArray
 from torch import Tensor
@@ -53,6 +53,14 @@ def flat(x: Tensor) -> Floats:
     assert x.stride(-1) == 1, f"strides {x.stride()} of {x.shape}"
     size = x.untyped_storage().nbytes() // x.itemsize - x.storage_offset()
     return flat(x.as_strided((size,), (1,)))
+
+
+def agree_on_threads() -> None:
+    """As many for numba as torch has. numba's first loop tells OpenMP, which is torch's too, how many there are: all
+    cores, whatever OMP_NUM_THREADS says, and then threads without work are waited for, long where cores are busy."""
+    wanted = torch.get_num_threads()
+    set_num_threads(min(wanted, settings.NUMBA_NUM_THREADS))  # of the thread that calls; it starts them
+    torch.set_num_threads(wanted)
 
 
 @compiled()

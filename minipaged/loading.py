@@ -17,6 +17,7 @@ import torch
 
 from .batch import Row
 from .config import EngineConfig
+from .kernels.jit import agree_on_threads
 from .memory import check_weights, choose_max_model_len, keep_memory
 from .models.config import ModelConfig, read_model_config
 from .models.decoder import Decoder
@@ -100,6 +101,7 @@ def load_decoder(config: EngineConfig, model_config: ModelConfig, folder: Path, 
     device, dtype = torch.device(config.device), getattr(torch, config.dtype)
     if config.device == "cpu":
         keep_memory()
+        agree_on_threads()
     ops = choose_ops(config.attention_backend, dtype, device, config.kv_cache_dtype)
     model = Decoder(model_config, ops, dtype, device, place, config.quantization)
     check_weights(model.num_weight_bytes, config)

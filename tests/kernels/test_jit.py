@@ -1,6 +1,9 @@
 """What loops are compiled to, by looking at it."""
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +13,7 @@ from numba import njit
 import minipaged.kernels.jit  # noqa: F401  tells numba which registers to use
 from minipaged.kernels.prefetch import fetch_row
 
+ROOT = Path(__file__).parent.parent.parent
 FEATURES = get_host_cpu_features()
 
 
@@ -41,3 +45,21 @@ def test_a_row_is_asked_for_and_nothing_becomes_of_it():
     before = codes.copy()
     assert "prefetcht" in instructions(lambda x: fetch_row(x, 2), codes)
     assert np.array_equal(codes, before)
+
+
+LOOPS = """
+import torch
+from minipaged.kernels.jit import agree_on_threads
+from minipaged.kernels.silu_mul import silu_mul_cpu
+agree_on_threads()
+silu_mul_cpu(torch.ones(256, 4096))
+from numba import get_num_threads
+print(torch.get_num_threads(), get_num_threads())
+"""
+
+
+def test_loops_have_as_many_threads_as_torch_and_leave_it_its_own():
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment.pop("NUMBA_NUM_THREADS", None)
+    result = subprocess.run([sys.executable, "-c", LOOPS], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert result.stdout == "1 1\n", result.stderr
