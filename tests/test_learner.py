@@ -67,7 +67,7 @@ WRONG = [
     (4, "minipaged/prefix.py", "a borrowed block is not counted", "every reference is somebody's"),
     (4, "minipaged/prefix.py", "found tokens are computed again, into shared blocks", "written twice"),
     (4, "minipaged/prefix.py", "the newest of equal blocks takes the name, and the older one keeps it too", "agree"),
-    (4, "minipaged/prefix.py", "a block that is not full yet is named", "only full blocks have names"),
+    (4, "minipaged/prefix.py", "a block that is not full yet is named", "Only full blocks have names"),
     (5, "minipaged/speculative/verify.py", "the draft model's chances are not used", "likes at least as much is kept"),
     (5, "minipaged/speculative/verify.py", "one random number decides twice", "the same random number"),
     (5, "minipaged/speculative/verify.py", "the word that follows an accepted run is lost", "what agrees stands"),
@@ -77,7 +77,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("number", "file", "fault", "told"), WRONG if IS_DEEP else WRONG[1::3])
+@pytest.mark.parametrize(("number", "file", "fault", "told"), WRONG if IS_DEEP else WRONG[1::4])
 def test_whoever_is_wrong_is_told_what(number, file, fault, told, tmp_path):
     out, code = check(number, tmp_path, **{Path(file).stem: mutated(file, fault)})
     assert code == 1

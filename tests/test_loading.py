@@ -9,7 +9,7 @@ from minipaged.kernels.paged_attention import attend_all
 from minipaged.kernels.rms_norm import add_rms_norm_all, rms_norm_all
 from minipaged.kernels.rope import rope_all
 from minipaged.kernels.silu_mul import silu_mul_all
-from minipaged.kernels.write_kv import mute, write_rows
+from minipaged.kernels.write_kv import write_all
 from minipaged.loading import check_fp8_cache, load_model
 from tests.tiny import tiny_model
 
@@ -33,7 +33,7 @@ def test_auto_and_none_become_facts(model):
 
 def test_warming_up_compiles_the_kernels_and_counts_no_time(tmp_path):
     fresh = load_model(EngineConfig(model=str(tiny_model(tmp_path, "qwen3"))))  # the kind that calls them all
-    kernels = (attend_all, write_rows, mute, rms_norm_all, add_rms_norm_all, rope_all, silu_mul_all, cut_all, pick_all)
+    kernels = (attend_all, write_all, rms_norm_all, add_rms_norm_all, rope_all, silu_mul_all, cut_all, pick_all)
     compiled = [len(kernel.signatures) for kernel in kernels]
     assert all(compiled)
     assert fresh.forward_s == 0
