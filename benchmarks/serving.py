@@ -35,7 +35,7 @@ Work = Callable[[list[Request]], tuple[list[Timing], float]]
 Ways = dict[str, Work]
 SETTINGS = {"max_model_len": 2048, "num_blocks": 2048, "max_num_seqs": 64}
 NUM_ALONE, ALONE_TOKENS = 9, 4  # only its first token is of interest
-WARM_SCALE = 0.05
+WARM_UPS = 2  # a product is prepared for each number of rows that is met, and clients who come one by one make many
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,9 +49,8 @@ def run(args: argparse.Namespace) -> int:
     llm = LLM(args.model, **SETTINGS)
     with server({"model": args.model, **SETTINGS}) as url:
         ways: Ways = {"python": partial(in_python, llm), "http": partial(over_http, url)}
-        for repetition in range(-1, args.repetitions):  # the first is for warming up
-            scale = args.scale if repetition >= 0 else min(args.scale, WARM_SCALE)
-            found = repeat(ways, repetition, llm.engine.desk.vocab_size, scale)
+        for repetition in range(-WARM_UPS, args.repetitions):
+            found = repeat(ways, repetition, llm.engine.desk.vocab_size, args.scale)
             records += found if repetition >= 0 else []
     return finish({**document, "records": records}, args, make_table(records))
 
