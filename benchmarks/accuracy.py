@@ -9,9 +9,9 @@
     same word       rows in which the likeliest word is float32's
 
 A way is a quantization (config.py), and behind a + the dtype of the KV cache if it is another; `none` is the first and
-what the others are compared with. Arithmetic is float32
-everywhere, on a CPU. Expected: int8 within 1 % of float32's perplexity. Of the default model int4 is closer still, for
-its file has 4 bits a weight already, on a grid of the same kind: that says nothing about other models."""
+what the others are compared with. Arithmetic is float32 everywhere, on a CPU. Expected: int8 within 1 % of float32's
+perplexity. Of the default model int4 is closer still, for its file has 4 bits a weight already, on a grid of the same
+kind: that says nothing about other models."""
 
 import argparse
 import json
