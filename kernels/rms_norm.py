@@ -45,7 +45,7 @@ def rms_norm_cpu(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """x [..., M] with at most two axes before M -> the same shape, on float32 tensors of a CPU."""
     rows = x if x.dim() == 3 else x[:, None]  # [T, H, M]
     assert weight.shape == x.shape[-1:], f"weight {weight.shape}, x {x.shape}"
-    out = torch.empty(rows.shape)
+    out = torch.empty(*rows.shape)
     strides, scaling = (rows.stride(0), rows.stride(1)), (flat(weight), eps)
     rms_norm_all(flat(rows), strides, scaling, out.numpy(), num_threads(out.numel()))
     return out.view(x.shape)
@@ -55,7 +55,7 @@ def add_rms_norm_cpu(x: Tensor, residual: Tensor, weight: Tensor, eps: float) ->
     """x, residual [T, M] -> the norm of their sum, and the sum, on float32 tensors of a CPU."""
     assert x.shape == residual.shape, f"x {x.shape}, residual {residual.shape}"
     assert weight.shape == x.shape[1:], f"weight {weight.shape}, x {x.shape}"
-    out, total = torch.empty(x.shape), torch.empty(x.shape)
+    out, total = torch.empty(*x.shape), torch.empty(*x.shape)
     strides, scaling, results = (x.stride(0), residual.stride(0)), (flat(weight), eps), (out.numpy(), total.numpy())
     add_rms_norm_all(flat(x), flat(residual), strides, scaling, results, num_threads(out.numel()))
     return out, total

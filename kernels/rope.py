@@ -27,7 +27,7 @@ def rope_cpu(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     num_tokens, _, head_dim = x.shape
     assert cos.shape == sin.shape == (num_tokens, 1, head_dim // 2), f"cos {cos.shape}, sin {sin.shape}, x {x.shape}"
     assert head_dim % 2 == 0, f"heads of {head_dim} dimensions are not pairs"
-    out = torch.empty(x.shape)
+    out = torch.empty(*x.shape)
     strides = x.stride(0), x.stride(1), cos.stride(0), sin.stride(0)
     rope_all(flat(x), flat(cos), flat(sin), strides, out.numpy(), num_threads(out.numel()))
     return out

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from .input_batch import InputBatch
-from .kernels.paged_attention import ALL_KEYS, paged_attention_spec
-from .kernels.prompt_attention import attention_cpu
+from .kernels.paged_attention import ALL_KEYS, paged_attention_cpu, paged_attention_spec
+from .kernels.prompt_attention import MANY, attention_cpu
 from .kernels.write_kv import write_kv_cpu, write_kv_spec
 from .kv_cache import NARROW, LayerCache
 
@@ -43,4 +43,5 @@ def attend_cpu(window: int, q: Tensor, k: Tensor, v: Tensor, cache: LayerCache, 
     keys, values, scales = cache
     write_kv_cpu(k, v, keys, values, batch.slot_mapping, scales)
     ragged = batch.block_tables, batch.query_start_loc, batch.seq_lens
-    return attention_cpu(q, keys, values, *ragged, window, scales)
+    attention = attention_cpu if batch.max_query_len >= MANY else paged_attention_cpu
+    return attention(q, keys, values, *ragged, window, scales)

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minipaged.kernels import prompt_attention
 from minipaged.kernels.paged_attention import ALL_KEYS, paged_attention_cpu, paged_attention_spec
 from minipaged.kernels.prompt_attention import attention_cpu, gather
 
@@ -18,11 +19,18 @@ def gathered(*batch):
     return attention_cpu(*batch, many=1)
 
 
+def in_slices(*batch):
+    """The same, three queries at a time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prompt_attention, "SLICE", 3)
+        return gathered(*batch)
+
+
 def each_its_own_way(*batch):
     return attention_cpu(*batch, many=8)
 
 
-KERNELS = [paged_attention_cpu, gathered, each_its_own_way]
+KERNELS = [paged_attention_cpu, gathered, in_slices, each_its_own_way]
 IMPLEMENTATIONS = [paged_attention_spec, *KERNELS]
 
 
