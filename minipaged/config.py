@@ -40,7 +40,7 @@ class EngineConfig:
 
     max_model_len and num_blocks may be None until the model is loaded, which fills them in (`loading.load_model`)."""
 
-    model: str = option(DEFAULT_MODEL, 1, "smollm2-135m, a local Hugging Face folder, or a hub id")
+    model: str = option(DEFAULT_MODEL, 1, "smollm2-135m, a local Hugging Face folder or GGUF file, or a hub id")
     device: str = option("auto", 1, "auto: CUDA when there is one")
     dtype: str = option("auto", 1, "auto: bfloat16 on CUDA, float32 on a CPU")
     load_format: str = option("auto", 1, "dummy: random weights of the config's shapes, no checkpoint needed")

@@ -21,7 +21,7 @@ from .kernels.jit import agree_on_threads
 from .memory import check_weights, choose_max_model_len, keep_memory
 from .models.config import ModelConfig, read_model_config
 from .models.decoder import Decoder
-from .models.hub import resolve_model
+from .models.hub import find_model
 from .models.weights import fill_with_noise, load_weights
 from .ops import choose_ops, use_interpreter
 from .parallel.place import Place
@@ -46,7 +46,7 @@ def load_model(config: EngineConfig, place: Place | None = None) -> ModelRunner:
 
     Raises ValueError, naming the flag or file at fault, for what cannot be loaded or does not fit."""
     read_vocabulary = load_vocabulary if place is None else wordless
-    folder = resolve_model(config.model, weights=config.load_format != "dummy")
+    folder = find_model(config)
     model_config = read_model_config(folder)
     config = choose_device(config)
     choose_max_model_len(config, model_config)  # what cannot work is refused before the weights are read

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..config import EngineConfig
 from ..models.config import read_model_config
-from ..models.hub import resolve_model
+from ..models.hub import find_model
 from ..tokenizer import load_vocabulary
 from ..vocabulary import Vocabulary
 from .loop import EngineCore
@@ -41,7 +41,7 @@ def start_processes(config: EngineConfig, timeout_s: float = 600.0) -> tuple[Wir
     """A process for each replica. Raises ValueError for what cannot be, RuntimeError for what does not start."""
     if config.distributed_executor_backend == "torchrun":
         raise ValueError("torchrun's ranks join no engine that has a process of its own: use mp or ray")
-    resolve_model(config.model, weights=config.load_format != "dummy")  # once, and not by all of them at once
+    find_model(config)  # once, and not by all of them at once
     with ThreadPoolExecutor(1) as pool:
         vocabulary = pool.submit(read_vocabulary, config)
         wire = ProcessWire(config, config.data_parallel_size, timeout_s)
@@ -53,5 +53,5 @@ def start_processes(config: EngineConfig, timeout_s: float = 600.0) -> tuple[Wir
 
 
 def read_vocabulary(config: EngineConfig) -> Vocabulary:
-    folder = resolve_model(config.model, weights=config.load_format != "dummy")
+    folder = find_model(config)
     return load_vocabulary(folder, read_model_config(folder))

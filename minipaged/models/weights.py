@@ -1,6 +1,6 @@
 """A checkpoint is a dictionary, and so is the model: every name in the file has its slice of memory here.
 
-    model.safetensors, or the shards that model.safetensors.index.json lists
+    model.safetensors, or the shards that model.safetensors.index.json lists, or model.gguf (gguf_tensors.py)
 
     file                                     memory                            the second of two ranks takes
     model.layers.0.self_attn.q_proj.weight   qkv_proj rows 0 .. H D            rows H D / 2 .. H D
@@ -16,6 +16,7 @@ served; by every rank, whoever needs it. (From level 01.)"""
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -51,8 +52,10 @@ def whole_shapes(config: ModelConfig) -> Shapes:
 
 
 def find_shards(folder: Path) -> dict[Path, list[str]]:
-    """Every safetensors file of the checkpoint, with the names in it."""
+    """Every file of the checkpoint, with the names in it."""
     single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    if (folder / "model.gguf.index.json").exists():
+        single = folder / "model.gguf"
     if single.exists() or not index.exists():
         return {single: list_tensors(single)}
     weight_map = read_json(index).get("weight_map")
@@ -71,14 +74,23 @@ def list_tensors(shard: Path) -> list[str]:
     if not shard.exists():
         raise ValueError(f"{shard} does not exist")
     try:
-        with safe_open(shard, framework="pt") as file:
+        with open_shard(shard) as file:
             return list(file.keys())
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{shard} is damaged: {error}") from None
 
 
+def open_shard(shard: Path) -> Any:
+    """By keys() and get_slice(name) its tensors are found."""
+    if shard.suffix != ".gguf":
+        return safe_open(shard, framework="pt")
+    from .gguf_tensors import GgufTensors  # late: most checkpoints need no gguf
+
+    return GgufTensors(shard)
+
+
 def load_shard(shard: Path, shapes: Shapes, pieces: Pieces) -> None:
-    with safe_open(shard, framework="pt") as file:
+    with open_shard(shard) as file:
         for name in file.keys():  # noqa: SIM118 (it is no dictionary)
             tensor = file.get_slice(name)
             if tensor.get_shape() != list(shapes[name]):
@@ -94,7 +106,7 @@ def check_tied_head(found: dict[str, Path], pieces: Pieces) -> None:
     if EMBEDDING not in pieces or not pieces[EMBEDDING].memory.numel():
         return  # whoever has words will see it
     memory, part = pieces[EMBEDDING]
-    with safe_open(found[HEAD], framework="pt") as one, safe_open(found[EMBEDDING], framework="pt") as other:
+    with open_shard(found[HEAD]) as one, open_shard(found[EMBEDDING]) as other:
         head, embedding = (
             file.get_slice(name)[part].to(memory.dtype) for file, name in ((one, HEAD), (other, EMBEDDING))
         )

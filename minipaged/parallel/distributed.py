@@ -25,7 +25,7 @@ from ..config import EngineConfig
 from ..loading import check_experts, choose_device, load_draft
 from ..memory import NOBODY, Beside, choose_max_model_len, measure
 from ..models.config import ModelConfig, read_model_config
-from ..models.hub import resolve_model
+from ..models.hub import find_model
 from ..runner import ModelRunner
 from ..speculative.drafter import Guess
 from ..tokenizer import load_vocabulary
@@ -74,7 +74,7 @@ class DistributedExecutor(Executor):
     """launcher: whoever starts the ranks."""
 
     def __init__(self, config: EngineConfig, launcher: Launcher, meeting: Meeting):
-        folder = resolve_model(config.model, weights=config.load_format != "dummy")
+        folder = find_model(config)
         model_config, config = read_model_config(folder), choose_device(config)
         config = replace(config, max_model_len=choose_max_model_len(config, model_config))
         self.layout, self.meeting = Layout.of(config), meeting

@@ -9,7 +9,8 @@ from safetensors.numpy import load_file
 
 from benchmarks.peers import gguf_files
 from benchmarks.peers.environments import converted
-from minipaged.models.gguf_convert import _tensors
+from minipaged.models.gguf_convert import Metadata, _find_tensor
+from minipaged.models.gguf_tensors import GgufTensors
 from tests.tiny import tiny_model
 
 
@@ -21,9 +22,10 @@ def folder(tmp_path_factory):
 def read_back(folder, kind, monkeypatch, tmp_path):
     monkeypatch.setenv("MINIPAGED_PEERS", str(tmp_path))
     gguf_files.main(folder, kind)
-    reader = GGUFReader(converted(folder, f"{kind}.gguf"))
-    metadata = {name: field.contents() for name, field in reader.fields.items()}
-    return metadata, _tensors(reader, metadata, lambda num_bytes: None)
+    reader = GGUFReader(path := converted(folder, f"{kind}.gguf"))
+    metadata = Metadata(path, {name: field.contents() for name, field in reader.fields.items()})
+    file = GgufTensors(path, dict(_find_tensor(tensor, metadata) for tensor in reader.tensors))
+    return metadata, {name: file.get_slice(name).whole for name in file.index}
 
 
 @pytest.mark.parametrize(("kind", "error"), [("f32", 0.0), ("f16", 1e-3), ("q8_0", 1e-2), ("q4_1", 0.1)])

