@@ -25,7 +25,7 @@ from .runner import ModelRunner
 Work = Callable[..., Any]
 
 ATTENTION, PRODUCTS, SMALL, EXPERTS = "attention", "products", "norm, rope, activation", "experts"
-IN_FORWARD, WAITING = "rest of the forward", "waiting for other processes"
+WHOLE, IN_FORWARD, WAITING = "layers in one call", "rest of the forward", "waiting for other processes"
 SCHEDULING, GUESSING, PACKING, SAMPLING = "scheduling", "guessing", "packing", "sampling"
 REPORTS, REST = "reports and text", "rest of the step"
 IN_MODEL = {  # by the name under which a part of the model keeps the operation
@@ -35,6 +35,7 @@ IN_MODEL = {  # by the name under which a part of the model keeps the operation
     "silu_mul": SMALL,
     "route": EXPERTS,
     "fused_moe": EXPERTS,
+    "fused": WHOLE,
 }
 NORMS = ("rms_norm", "add_rms_norm")  # which parts find in their Ops
 WINDOWS, CALLS = 20, 1_000  # whatever else runs can only make a window slower: the best one counts
@@ -59,11 +60,10 @@ class Stopwatch:
         def lap(*args: Any, clock: Callable[[], float] = time.perf_counter) -> Any:
             start = clock()
             result = work(*args)
-            spent[name] += clock() - start
+            self.spent[name] += clock() - start
             self.num_laps += 1
             return result
 
-        spent = self.spent
         return lap
 
     def another(self) -> "Stopwatch":
@@ -179,11 +179,11 @@ class Profile:
         spent = self.watch.read()
         if self.device_watch is not self.watch:
             spent |= self.device_watch.read()
-        inside = sum(spent.get(name, 0.0) for name in (ATTENTION, PRODUCTS, SMALL, EXPERTS))
+        inside = sum(spent.get(name, 0.0) for name in set(IN_MODEL.values()))
         if self.runner:
             spent[IN_FORWARD] = self.forward_s + own_forward_s(self.runner) - inside
         spent[REST] = wall_s - sum(spent.values())
-        order = (ATTENTION, PRODUCTS, SMALL, EXPERTS, IN_FORWARD, WAITING, SAMPLING, GUESSING, SCHEDULING, PACKING)
+        order = (*dict.fromkeys(IN_MODEL.values()), IN_FORWARD, WAITING, SAMPLING, GUESSING, SCHEDULING, PACKING)
         names = [name for name in (*order, REPORTS, REST) if name in spent]
         return [Line(name, spent[name], spent[name] / wall_s if wall_s else 0.0) for name in names]
 

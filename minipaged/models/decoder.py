@@ -28,6 +28,7 @@ from ..parallel.place import Place
 from .config import ModelConfig
 from .expert_config import ExpertConfig
 from .experts import Experts
+from .fused_layer import FusedLayer, fuse
 from .mlp import MLP
 from .moe import MoE
 from .quantization import Matrix, choose_schemes, list_tensors
@@ -64,7 +65,7 @@ class Attention:
         self.o_proj = RowLinear(config.hidden_size, q, bias=config.o_bias, build=build)
         self.q_norm = RMSNorm(D, config.rms_norm_eps, build) if config.qk_norm else None
         self.k_norm = RMSNorm(D, config.rms_norm_eps, build) if config.qk_norm else None
-        self.attend, self.rope = build.ops.make_attend(window), build.ops.rope
+        self.attend, self.rope, self.window = build.ops.make_attend(window), build.ops.rope, window
 
     def __call__(self, x: Tensor, angles: Angles, cache: LayerCache, batch: InputBatch) -> Tensor:
         """x [T, M] -> [T, M]"""
@@ -156,6 +157,7 @@ class Decoder:
         schemes = choose_schemes(quantization, config, ops)
         build = Build(ops, dtype, device, self.portion, place.tensor, place.experts, place.num_redundant, schemes)
         self.layers = [Layer(config, config.sliding_windows[i], config.experts[i], build) for i in self.portion.layers]
+        self.stack: list[Layer | FusedLayer] = [*self.layers]
         self.rotary = Rotary(config, dtype, device)
         embedding = make_embedding(config, build) if place.is_first else None
         tied = embedding.weight if embedding and config.tie_word_embeddings else None
@@ -167,7 +169,7 @@ class Decoder:
         """Float32 logits [R, V] of the sampled rows, where the place answers; elsewhere [0, V]."""
         x = self.entrance(batch)  # [T, M]
         change, angles = torch.zeros_like(x), self.rotary.cos_sin(batch.positions)
-        for layer, cache in zip(self.layers, kv_cache.layers, strict=True):
+        for layer, cache in zip(self.stack, kv_cache.layers, strict=True):
             change, x = layer(change, x, angles, cache, batch)
         return self.exit(change, x, batch)
 
@@ -203,9 +205,10 @@ class Decoder:
         return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values()) + self.exit.num_copied_bytes
 
     def pack(self) -> None:
-        """Once loaded: put every matrix into the order its product likes best."""
+        """Once loaded: put every matrix into the order its product likes best, and calls together where that pays."""
         for part in (*self.layers, self.exit):
             part.pack()
+        self.stack = [fuse(layer) for layer in self.layers]
 
 
 def make_mlp(config: ModelConfig, experts: ExpertConfig | None, build: Build) -> MLP | MoE:

@@ -1,0 +1,89 @@
+"""A whole layer in one call, for a step of few tokens with weights of 8 bits on a CPU.
+
+    from Python    norm | qkv | rope | rope | write | attend | o | norm | gate, up | silu | down      eleven calls
+    here           the same eleven kernels, each called by machine code
+
+With one token most of them are done in less time than Python takes to ask for them: a norm takes half a microsecond,
+and to have it done, ten. Nothing is computed in another way, so results are the same to the last bit. What a layer is,
+decoder.py says; this one knows no biases, no norms of heads, no other ranks."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .jit import WORTH_WAKING, Floats, compiled, flat
+from .linear_int8 import Codes, multiply_all
+from .paged_attention import Ints, attend_all
+from .rms_norm import Scaling, add_rms_norm_all
+from .rope import rope_all
+from .silu_mul import silu_mul_all
+from .write_kv import Slots, write_all
+
+Product = tuple[Codes, Floats]  # codes [N, K], scale [N]
+Weights = tuple[Scaling, Product, Product, Scaling, Product, Product]  # norm, qkv, o; norm, gate and up, down
+Pair = tuple[Tensor, Tensor]
+Floats2 = tuple[Floats, Floats]
+Places = tuple[Slots, Ints, Ints, Ints]
+
+
+def layer_int8_cpu(
+    weights: Weights, window: int, state: Pair, angles: Pair, pools: Pair, places: tuple[Tensor, Tensor, Tensor, Tensor]
+) -> Pair:
+    """state: the change that is yet to be added to x, and x, [T, M] each; angles: cos and sin [T, 1, D / 2]; pools:
+    keys and values [B, K, P, D]; places: slot_mapping [T], tables [S, longest], query_start_loc [S + 1], seq_lens [S]
+    -> the state after this layer."""
+    (change, x), (cos, sin), (keys, values) = state, angles, pools
+    assert change.shape == x.shape, f"change {change.shape}, x {x.shape}"
+    assert keys.shape == values.shape, f"keys {keys.shape}, values {values.shape}"
+    assert keys.is_contiguous(), f"strides {keys.stride()} of {keys.shape}"
+    assert values.is_contiguous(), f"strides {values.stride()} of {values.shape}"
+    new_change, new_x = torch.empty(*x.shape), torch.empty(*x.shape)
+    slots, tables, starts, lens = places
+    layer_all(
+        weights, window, (flat(change), flat(x)), (flat(cos), flat(sin)), (keys.numpy(), values.numpy()),
+        (slots.numpy(), tables.numpy(), starts.numpy(), lens.numpy()), (new_change.numpy(), new_x.numpy()),
+        torch.get_num_threads(),
+    )  # fmt: skip
+    return new_change, new_x
+
+
+@compiled()
+def layer_all(
+    weights: Weights, window: int, state: Floats2, angles: Floats2, pools: Floats2, places: Places, out: Floats2,
+    threads: int,
+) -> None:  # fmt: skip
+    """out: the new change and x, [T, M] each."""
+    (norm, qkv, o, post_norm, gate_up, down), (new_change, new_x) = weights, out
+    (T, M), normed, x = new_x.shape, np.empty_like(new_x), np.empty_like(new_x)
+    add_rms_norm_all(state[0], state[1], (M, M), norm, (normed, x), 1)
+    rows, attended = multiply(normed, qkv, threads), np.zeros((T, o[0].shape[1]), np.float32)
+    attend(rows, window, angles, pools, places, attended, threads)
+    change = multiply(attended, o, threads)
+    add_rms_norm_all(change.reshape(-1), x.reshape(-1), (M, M), post_norm, (normed, new_x), 1)
+    rows, features = multiply(normed, gate_up, threads), np.empty((T, down[0].shape[1]), np.float32)
+    silu_mul_all(rows.reshape(-1), rows.shape[1], features, 1)
+    new_change[:] = multiply(features, down, threads)
+
+
+@compiled()
+def multiply(x: Floats, product: Product, threads: int) -> Floats:
+    """x [T, K] -> [T, N]"""
+    codes, scale = product
+    out = np.empty((len(x), len(codes)), np.float32)
+    multiply_all(x.reshape(-1), x.shape[1], codes, scale, out, threads if codes.size >= WORTH_WAKING else 1)
+    return out
+
+
+@compiled()
+def attend(
+    qkv: Floats, window: int, angles: Floats2, pools: Floats2, places: Places, out: Floats, threads: int
+) -> None:
+    """qkv [T, (H + 2 K) D] -> out [T, H D], and keys and values are where they belong."""
+    (cos, sin), (keys, values), (slots, tables, starts, lens) = angles, pools, places
+    (T, width), (_, K, _, D), H = qkv.shape, keys.shape, out.shape[1] // keys.shape[3]
+    rows, strides = qkv.reshape(-1), (width, D, D // 2, D // 2)
+    q, k = np.empty((T, H, D), np.float32), np.empty((T, K, D), np.float32)
+    rope_all(rows, cos, sin, strides, q, 1)
+    rope_all(rows[H * D :], cos, sin, strides, k, 1)
+    write_all(((k.reshape(-1), (K * D, D)), (rows[(H + K) * D :], (width, D))), pools, slots)
+    attend_all(q, (keys, None), (values, None), tables, starts, lens, window, out.reshape(T, H, D), threads)
