@@ -40,6 +40,7 @@ FEW = 16  # rows, without VNNI; with it one
 AHEAD = 4  # rows: on an Emerald Rapids 4 to 16 made no difference, and none was slower
 TILE = 1 << 20  # codes that are floats at the same time
 TINY, ZERO, NAN = 1e-30, np.float32(0), np.float32(math.nan)
+UNSIGNED, INFINITY = np.int32(0x7FFFFFFF), np.int32(0x7F800000)  # of a float32's bits, without sign in its own order
 
 
 def quantize_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -142,11 +143,11 @@ def multiply_share(x: Floats, x_t: int, codes: Codes, scale: Floats, out: Floats
 @compiled()
 def round_row(x: Floats, first: int, q: Shorts, t: int) -> np.float32:
     """x[first:][:K] into row t of q [T, K], and its step."""
-    row, rounded, top, nothing = x[first : first + q.shape[1]], q[t], ZERO, ZERO
-    for k in range(len(row)):
-        top = max(top, abs(row[k]))
-        nothing += row[k] * ZERO
-    finite = nothing == ZERO
+    row, rounded, top_bits = x[first : first + q.shape[1]], q[t], np.int32(0)
+    bits = row.view(np.int32)
+    for k in range(len(bits)):
+        top_bits = max(top_bits, bits[k] & UNSIGNED)
+    top, finite = np.int32(top_bits).view(np.float32), top_bits < INFINITY
     inverse = np.float32(LARGEST_Q) / top if finite and top > TINY else ZERO
     for k in range(len(row)):
         rounded[k] = np.int16(np.rint(row[k] * inverse)) if finite else np.int16(0)
