@@ -9,28 +9,33 @@
     step       a decode step of 8 billion parameters against its floor                     benchmarks/gpu_step.py
     ladder     the levels' throughput on two shapes, and transformers'                     benchmarks/gpu_ladder.py
 
-Each part is a process of its own with a time limit: one that fails or hangs is said so, and the others are measured.
-DIR gets a JSON file and a log of each, and gpu.json with all of it, the card, the versions and the commit; a short
-table comes last. Exit codes: 0 all parts ran, 1 one did not. --dry-run runs all of it on a CPU, tiny and interpreted:
-every line but the timing, and no claim."""
+Each part is a process of its own with a time limit: one that fails or hangs is said so, nothing that it started is left
+to disturb the others, and those are measured. DIR gets a JSON file and a log of each, and gpu.json with all of it, the
+card, the versions and the commit; a short table comes last, after Ctrl-C too, of what there is by then. Exit codes: 0
+all parts ran, 1 one did not, 130 interrupted. --dry-run runs all of it on a CPU, tiny and interpreted: every line but
+the timing, and no claim."""
 
 import argparse
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from benchmarks.machine import ROOT, describe_commit, describe_machine, describe_versions, find_version
 
 Json = dict[str, Any]
 PARTS = ("tests", "compiled", "kernels", "step", "ladder")
-TARGETS = {(8, 0): "sm_80", (9, 0): "sm_90", (10, 0): "sm_100", (9, 4): "gfx942"}
+TARGETS = {(10, 0): "sm_100", (9, 0): "sm_90", (0, 0): "sm_80"}  # from which compute capability on
+GRACE_S = 5.0  # for a part to say where it was, and to leave nothing behind
+INTERRUPTED = "interrupted"
 
 
 @dataclass(frozen=True)
@@ -68,27 +73,43 @@ def plan(out: Path, target: str, dry: bool) -> list[Part]:
 
 
 def carry_out(part: Part, out: Path, dry: bool) -> Outcome:
-    """Run it, its words in DIR/NAME.log. What it wrote before it failed is kept."""
+    """Run it, its words in DIR/NAME.log. What it wrote before it failed is kept, but nothing of an earlier run."""
     print(f"{part.name}: at most {part.limit_s:.0f} s ...", flush=True)
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment |= {"CUDA_VISIBLE_DEVICES": ""} if dry else {}
+    part.path.unlink(missing_ok=True)
     start, error = time.perf_counter(), None
     with (out / f"{part.name}.log").open("w") as log:
         try:
-            done = subprocess.run(
-                [sys.executable, *part.command],
-                cwd=ROOT,
-                env=environment,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                timeout=part.limit_s,
-                check=False,
-            )
-            error = f"exit code {done.returncode}, see {part.name}.log" if done.returncode else None
+            code = run_group([sys.executable, *part.command], environment, log, part.limit_s)
+            error = f"exit code {code}, see {part.name}.log" if code else None
         except subprocess.TimeoutExpired:
             error = f"not done after {part.limit_s:.0f} s, see {part.name}.log"
-    document = json.loads(part.path.read_text()) if part.path.exists() else None
-    return Outcome(part.name, time.perf_counter() - start, error, document)
+        except KeyboardInterrupt:
+            error = INTERRUPTED
+    return Outcome(part.name, time.perf_counter() - start, error, read_document(part.path))
+
+
+def run_group(command: list[str], environment: dict[str, str], log: IO[str], limit_s: float) -> int:
+    """The exit code. Whatever the command started and left is ended with it."""
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+    )
+    try:
+        return process.wait(limit_s)
+    finally:
+        for number in (signal.SIGINT, signal.SIGKILL):
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(GRACE_S)
+
+
+def read_document(path: Path) -> Any:
+    """None, if there is none, or half of one."""
+    with suppress(FileNotFoundError, json.JSONDecodeError):
+        return json.loads(path.read_text())
+    return None
 
 
 def find_card(dry: bool) -> tuple[str, str]:
@@ -99,7 +120,9 @@ def find_card(dry: bool) -> tuple[str, str]:
         return "CPU, interpreted: no claim about any GPU", "sm_90"
     if not torch.cuda.is_available():
         raise ValueError("there is no GPU here (--dry-run needs none)")
-    return torch.cuda.get_device_name(), TARGETS.get(torch.cuda.get_device_capability(), "sm_90")
+    capability = torch.cuda.get_device_capability()
+    target = "gfx942" if torch.version.hip else next(TARGETS[least] for least in TARGETS if capability >= least)
+    return torch.cuda.get_device_name(), target
 
 
 def summarize(outcomes: list[Outcome]) -> Iterator[str]:
@@ -169,11 +192,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(str(error))
     args.out.mkdir(parents=True, exist_ok=True)
     parts = [part for part in plan(args.out.resolve(), target, args.dry_run) if part.name in wanted]
-    outcomes = [carry_out(part, args.out, args.dry_run) for part in parts]
-    (args.out / "gpu.json").write_text(json.dumps(describe(card, outcomes), indent=1))
+    outcomes: list[Outcome] = []
+    for part in parts:
+        outcomes.append(carry_out(part, args.out, args.dry_run))
+        (args.out / "gpu.json").write_text(json.dumps(describe(card, outcomes), indent=1))
+        if outcomes[-1].error == INTERRUPTED:
+            break
     print(f"\n{card}")
     print("\n".join(summarize(outcomes)))
-    return int(any(outcome.error for outcome in outcomes))
+    return 130 if outcomes[-1].error == INTERRUPTED else int(any(outcome.error for outcome in outcomes))
 
 
 def describe(card: str, outcomes: list[Outcome]) -> Json:

@@ -2,10 +2,13 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
@@ -16,6 +19,18 @@ from benchmarks.gpu_shapes import SHAPES, make_folder
 from minipaged.models.config import read_model_config
 
 ROOT = Path(__file__).parent.parent.parent
+INTERRUPTED_RUN = """
+import sys
+from pathlib import Path
+from benchmarks import gpu
+out = Path(sys.argv[1])
+started = f"with open({str(out / 'half')!r}, 'w') as f: f.write(str(child.pid))"
+hang = f"import os, subprocess, time; child = subprocess.Popen(['sleep', '60'])\\n{started}\\n"
+hang += f"os.rename({str(out / 'half')!r}, {str(out / 'started')!r}); time.sleep(60)"
+gpu.find_card = lambda dry: ("a card", "sm_90")
+gpu.plan = lambda *args: [gpu.Part("tests", ["-c", ""], 60, out / "a"), gpu.Part("step", ["-c", hang], 60, out / "b")]
+sys.exit(gpu.main(["--out", str(out), "--dry-run"]))
+"""
 
 
 def test_a_dry_run_of_steps_and_ladder_leaves_a_document_and_a_table(tmp_path):
@@ -81,6 +96,47 @@ def test_a_part_that_fails_or_hangs_is_said_so_with_what_it_wrote(tmp_path, code
     assert outcome.document == {"figures": []}
     lines = list(summarize([outcome, Outcome("ladder", 1.0, "exit code 1, see ladder.log", None)]))
     assert [line.split()[0] for line in lines] == ["step", "ladder"]
+
+
+@pytest.mark.parametrize("left", ["", "open(path, 'w').write('[1, 2')"])
+def test_neither_an_earlier_runs_document_nor_half_of_one_is_told(tmp_path, left):
+    path = tmp_path / "step.json"
+    path.write_text('{"figures": ["of yesterday"]}')
+    outcome = carry_out(Part("step", ["-c", f"path = {str(path)!r}; {left}"], 30, path), tmp_path, dry=True)
+    assert (outcome.error, outcome.document) == (None, None)
+
+
+def test_ctrl_c_ends_a_part_with_all_it_started_and_leaves_what_there_is(tmp_path):
+    command = [sys.executable, "-c", INTERRUPTED_RUN, str(tmp_path)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "started").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        shown, complaint = process.communicate(timeout=60)
+    assert (process.returncode, complaint) == (130, "")
+    assert [line.split("  ")[-1] for line in shown.splitlines()[-2:]] == ["done", "interrupted"]
+    parts = json.loads((tmp_path / "gpu.json").read_text())["parts"]
+    assert [part["error"] for part in parts.values()] == [None, "interrupted"]
+    while runs(int((tmp_path / "started").read_text())):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def runs(pid):
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.parametrize(
+    ("capability", "target"), [((8, 0), "sm_80"), ((8, 9), "sm_80"), ((9, 0), "sm_90"), ((12, 0), "sm_100")]
+)
+def test_kernels_are_compiled_for_the_family_of_the_card(monkeypatch, capability, target):
+    facts = {"is_available": True, "get_device_name": "a card", "get_device_capability": capability}
+    for name, fact in facts.items():
+        monkeypatch.setattr(torch.cuda, name, lambda fact=fact: fact)
+    monkeypatch.setattr(torch.version, "hip", None)
+    assert gpu.find_card(dry=False) == ("a card", target)
 
 
 def test_failed_and_unfinished_tests_are_named(tmp_path):
