@@ -22,7 +22,7 @@ from .write_kv import Slots, write_all
 Product = tuple[Codes, Floats]  # codes [N, K], scale [N]
 Weights = tuple[Scaling, Product, Product, Scaling, Product, Product]  # norm, qkv, o; norm, gate and up, down
 Pair = tuple[Tensor, Tensor]
-Floats2 = tuple[Floats, Floats]
+FloatPair = tuple[Floats, Floats]
 Places = tuple[Slots, Ints, Ints, Ints]
 
 
@@ -49,7 +49,7 @@ def layer_int8_cpu(
 
 @compiled()
 def layer_all(
-    weights: Weights, window: int, state: Floats2, angles: Floats2, pools: Floats2, places: Places, out: Floats2,
+    weights: Weights, window: int, state: FloatPair, angles: FloatPair, pools: FloatPair, places: Places, out: FloatPair,
     threads: int,
 ) -> None:  # fmt: skip
     """out: the new change and x, [T, M] each."""
@@ -76,7 +76,7 @@ def multiply(x: Floats, product: Product, threads: int) -> Floats:
 
 @compiled()
 def attend(
-    qkv: Floats, window: int, angles: Floats2, pools: Floats2, places: Places, out: Floats, threads: int
+    qkv: Floats, window: int, angles: FloatPair, pools: FloatPair, places: Places, out: Floats, threads: int
 ) -> None:
     """qkv [T, (H + 2 K) D] -> out [T, H D], and keys and values are where they belong."""
     (cos, sin), (keys, values), (slots, tables, starts, lens) = angles, pools, places
