@@ -15,6 +15,7 @@ trained to. Invariant: what is not understood is refused by the file and the nam
 Deliberately missing: every other architecture and tokenizer. (From level 01.)"""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from shutil import copymode
@@ -30,6 +31,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from .gguf_tensors import TYPES, Entry, GgufTensors, find_index
 
 CONTROL = 3  # the kind of token that a GGUF file gives <|im_end|> and its like
+TENSOR = re.compile(r"(blk\.(?P<layer>\d+)\.)?(?P<part>\w+)\.weight")  # blk.3.attn_q.weight
 NAMES = {
     "token_embd": "model.embed_tokens",
     "output_norm": "model.norm",
@@ -104,16 +106,16 @@ def _check_supported(metadata: Metadata) -> None:
 
 def _find_tensor(tensor: Any, metadata: Metadata) -> tuple[str, Entry]:
     """Its name in a Hugging Face folder, and where it is."""
-    *layer, part, kind = tensor.name.split(".")  # blk.3.attn_q.weight, or output_norm.weight
-    if part not in NAMES:
+    found = TENSOR.fullmatch(tensor.name)
+    if found is None or (part := found["part"]) not in NAMES:
         raise ValueError(f"{metadata.path}: tensor {tensor.name} is unknown")
     if (written := tensor.tensor_type.name) not in TYPES:
         raise ValueError(f"{metadata.path}: tensor {tensor.name} is {written}; what can be read is {', '.join(TYPES)}")
-    prefix = f"model.layers.{layer[1]}." if layer else ""
+    prefix = f"model.layers.{found['layer']}." if found["layer"] else ""
     num_heads = metadata[ROTARY[part]] if part in ROTARY else 0
     shape = [int(n) for n in reversed(tensor.shape)]
     entry = Entry(written, shape, int(tensor.data_offset), int(tensor.n_bytes), num_heads)
-    return f"{prefix}{NAMES[part]}.{kind}", entry
+    return f"{prefix}{NAMES[part]}.weight", entry
 
 
 def _read_tensors(file: GgufTensors, show: Callable[[int], None]) -> dict[str, NDArray[np.float32]]:
@@ -180,14 +182,21 @@ def _tokenizer(metadata: Metadata) -> Tokenizer:
 
 
 def _tokenizer_config(metadata: Metadata) -> dict[str, Any]:
-    tokens = metadata["tokenizer.ggml.tokens"]
     names = {"bos_token": "bos", "eos_token": "eos", "pad_token": "padding", "unk_token": "unknown"}
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": metadata["llama.context_length"],
         "clean_up_tokenization_spaces": False,
-        **{ours: tokens[metadata[f"tokenizer.ggml.{theirs}_token_id"]] for ours, theirs in names.items()},
+        **{ours: _token(metadata, f"tokenizer.ggml.{theirs}_token_id") for ours, theirs in names.items()},
     }
+
+
+def _token(metadata: Metadata, field: str) -> str:
+    token_id, tokens = metadata[field], metadata["tokenizer.ggml.tokens"]
+    if not 0 <= token_id < len(tokens):
+        raise ValueError(f"{metadata.path}: {field} is {token_id}, and there are {len(tokens)} tokens")
+    token: str = tokens[token_id]
+    return token
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:

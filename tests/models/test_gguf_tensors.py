@@ -149,6 +149,11 @@ def add(name: str, kind: GGMLQuantizationType = GGMLQuantizationType.F32):
             lambda writer: writer.add_string("llama.rope.scaling.type", "yarn"),
             "llama.rope.scaling.type is 'yarn', only 'none' can be read",
         ),
+        (
+            lambda writer: writer.kv_data[0]["tokenizer.ggml.eos_token_id"].__setattr__("value", 99),
+            "tokenizer.ggml.eos_token_id is 99, and there are 43 tokens",
+        ),
+        (add("blk.attn_q.weight"), "tensor blk.attn_q.weight is unknown"),
         (add("rope_freqs.weight"), "tensor rope_freqs.weight is unknown"),
         (
             add("output.weight", GGMLQuantizationType.Q8_K),
