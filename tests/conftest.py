@@ -15,6 +15,7 @@ if not any(os.path.exists(driver) for driver in ("/dev/nvidiactl", "/dev/kfd")):
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # before torch is imported: workers share the cores, not each all of them
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # a loop's threads that are done first do not spin meanwhile
 
 
 def why_not(marker: str) -> str | None:
