@@ -27,6 +27,9 @@ SHAPES = [
         "tie_word_embeddings": True,
     },
 ]
+MODELS = [  # every family with every rope, and each of them with every shape
+    (kind, rope, SHAPES[(i + j) % len(SHAPES)]) for i, kind in enumerate(KINDS) for j, rope in enumerate(ROPES)
+]
 FLAGS = [
     ("llama", {"attention_bias": True, "mlp_bias": True}),
     ("qwen3", {"attention_bias": True}),
@@ -96,9 +99,7 @@ def logits_in_chunks(model, tokens, chunk_lens, block_size=16, first_position=0)
     return torch.cat([run(model, kv_cache, [(seq, n)]) for n in chunk_lens])
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "-".join(map(str, shape.values())) or "plain")
-@pytest.mark.parametrize("rope", ROPES)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "rope", "shape"), MODELS)
 def test_logits_are_those_of_transformers_at_every_position(serve, kind, rope, shape):
     folder, model = serve(kind, rope=rope, **shape)
     tokens = random_tokens(24)
