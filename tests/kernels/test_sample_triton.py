@@ -39,10 +39,10 @@ def test_any_rows_get_tokens_that_the_specification_gives(batch):
 
 def test_a_hair_from_a_border_is_rare():
     asks = [
-        Ask(seed=seed, **cuts) for seed in range(50) for cuts in ({}, {"top_k": 7}, {"top_p": 0.9}, {"min_p": 0.05})
+        Ask(seed=seed, **cuts) for seed in range(20) for cuts in ({}, {"top_k": 7}, {"top_p": 0.9}, {"min_p": 0.05})
     ]
     ambiguous = [ask for ask in asks if len(answers(draw_logits("spread", 200, ask.seed), ask)) > 1]
-    assert len(ambiguous) <= 2
+    assert len(ambiguous) <= 1
 
 
 def test_a_vocabulary_of_the_default_models_size():
