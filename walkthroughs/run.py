@@ -4,12 +4,17 @@
     python walkthroughs/run.py --write    the same, and its outputs become the committed ones
     python walkthroughs/run.py 02 04      only those
 
+Each has one thread, and as many run at a time as there are cores; with --write, where pictures are kept that show what
+was measured, one after the other.
+
     02_paged_attention.py  --jupytext-->  02_paged_attention.ipynb        what is edited, and the same with its outputs
 
 Numbers with a decimal point are timings and shares: any number may stand there. Pictures are drawn again, not
 compared; what goes to stderr is not compared either."""
 
 import argparse
+import asyncio
+import os
 import re
 import sys
 import time
@@ -30,27 +35,44 @@ def main():
     parser.add_argument("--write", action="store_true", help="commit to what comes out")
     parser.add_argument("--cell-s", type=int, default=90, help="seconds that a cell may take (default 90)")
     args = parser.parse_args()
-    start, complaints = time.perf_counter(), []
-    for source in sources(args):
-        complaints += [f"{source.name}: {complaint}" for complaint in visit(source, args)]
+    start = time.perf_counter()
+    complaints = asyncio.run(visit_all(sources(args), args))
     print(f"{time.perf_counter() - start:.0f} s in all")
     print("\n".join(complaints), file=sys.stderr, end="\n" if complaints else "")
     return FAILED if complaints else DONE
 
 
 def sources(args):
-    """Those that were asked for."""
-    paths = sorted(path for path in FOLDER.glob("*.py") if path.name != "run.py")
+    """Those that were asked for; the last levels take longest, so they come first."""
+    paths = sorted((path for path in FOLDER.glob("*.py") if path.name != "run.py"), reverse=True)
     return [path for path in paths if path.name.startswith(tuple(args.names or [""]))]
 
 
-def visit(source, args):
-    """Run one; what there is to complain about."""
+async def visit_all(paths, args):
+    """What there is to complain about, each complaint with a name before it."""
+    at_once = 1 if args.write else min(len(paths), os.cpu_count() or 1)
+    if at_once > 1:
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+        os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    seats = asyncio.Semaphore(at_once)
+    found = await asyncio.gather(*[visit(path, args, seats) for path in paths])
+    return [
+        f"{path.name}: {complaint}" for path, complaints in zip(paths, found, strict=True) for complaint in complaints
+    ]
+
+
+async def visit(source, args, seats):
+    """Run one, when there is a seat; what there is to complain about."""
+    async with seats:
+        return await run(source, args)
+
+
+async def run(source, args):
     start, notebook = time.perf_counter(), read(source)
     options = {"timeout": args.cell_s, "record_timing": False, "coalesce_streams": True}
     client = NotebookClient(notebook, resources={"metadata": {"path": str(FOLDER)}}, **options)
     try:
-        client.execute()
+        await client.async_execute()
     except CellExecutionError as error:
         return [f"a cell raises\n{error}"]
     finally:
