@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+export PYTHONDONTWRITEBYTECODE :=  # what is imported again and again is compiled once
 
 .PHONY: demo test check format lint types levels bench kernels notebooks site clean
 
@@ -14,7 +15,7 @@ test: $(READY)  ## the whole test suite
 	@echo "== the default model, which some tests use (fetched once; without a network they are skipped)"
 	-@$(BIN)/python -c "from minipaged.models.hub import resolve_model; print(resolve_model('smollm2-135m'))"
 	@echo "== tests"
-	$(BIN)/python -m pytest -n auto -q
+	$(BIN)/python -m pytest -n auto --dist worksteal -q
 
 check: format lint types test notebooks  ## what CI runs
 
@@ -28,7 +29,7 @@ lint: $(READY)
 
 types: $(READY)
 	@echo "== types"
-	$(BIN)/mypy
+	MYPY_NUM_WORKERS=2 $(BIN)/mypy
 
 levels: $(READY)  ## every level on one workload: table and picture
 	$(BIN)/python -m levels
