@@ -42,7 +42,7 @@ def mutated(file, fault):
     return mutant.text()
 
 
-@pytest.mark.parametrize("number", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("number", [1, 2, 3, 4, 5] if IS_DEEP else [1, 5])
 def test_what_nobody_has_written_is_named(number, tmp_path):
     parts = exercise_of(number).PARTS
     out, code = check(number, tmp_path, **{n.removesuffix(".py"): text for n, text in skeletons(parts).items()})
