@@ -49,9 +49,15 @@ def layer_int8_cpu(
 
 @compiled()
 def layer_all(
-    weights: Weights, window: int, state: FloatPair, angles: FloatPair, pools: FloatPair, places: Places, out: FloatPair,
+    weights: Weights,
+    window: int,
+    state: FloatPair,
+    angles: FloatPair,
+    pools: FloatPair,
+    places: Places,
+    out: FloatPair,
     threads: int,
-) -> None:  # fmt: skip
+) -> None:
     """out: the new change and x, [T, M] each."""
     (norm, qkv, o, post_norm, gate_up, down), (new_change, new_x) = weights, out
     (T, M), normed, x = new_x.shape, np.empty_like(new_x), np.empty_like(new_x)
