@@ -32,13 +32,14 @@ def layer_int8_cpu(
     """state: the change that is yet to be added to x, and x, [T, M] each; angles: cos and sin [T, 1, D / 2]; pools:
     keys and values [B, K, P, D]; places: slot_mapping [T], tables [S, longest], query_start_loc [S + 1], seq_lens [S]
     -> the state after this layer."""
-    (change, x), (cos, sin), (keys, values) = state, angles, pools
-    assert change.shape == x.shape, f"change {change.shape}, x {x.shape}"
+    (change, x), (cos, sin), (keys, values), (slots, tables, starts, lens) = state, angles, pools, places
+    assert change.shape == x.shape == (len(slots), weights[1][0].shape[1]), f"change {change.shape}, x {x.shape}"
+    assert cos.shape == sin.shape == (len(x), 1, keys.shape[3] // 2), f"cos {cos.shape}, sin {sin.shape}"
     assert keys.shape == values.shape, f"keys {keys.shape}, values {values.shape}"
-    assert keys.is_contiguous(), f"strides {keys.stride()} of {keys.shape}"
-    assert values.is_contiguous(), f"strides {values.stride()} of {values.shape}"
+    assert len(tables) == len(lens) == len(starts) - 1, f"tables {tables.shape}, lengths {lens.shape}"
+    for tensor in (change, x, cos, sin, keys, values):
+        assert tensor.is_contiguous(), f"strides {tensor.stride()} of {tensor.shape}"
     new_change, new_x = torch.empty(*x.shape), torch.empty(*x.shape)
-    slots, tables, starts, lens = places
     layer_all(
         weights, window, (flat(change), flat(x)), (flat(cos), flat(sin)), (keys.numpy(), values.numpy()),
         (slots.numpy(), tables.numpy(), starts.numpy(), lens.numpy()), (new_change.numpy(), new_x.numpy()),
@@ -61,13 +62,14 @@ def layer_all(
     """out: the new change and x, [T, M] each."""
     (norm, qkv, o, post_norm, gate_up, down), (new_change, new_x) = weights, out
     (T, M), normed, x = new_x.shape, np.empty_like(new_x), np.empty_like(new_x)
-    add_rms_norm_all(state[0], state[1], (M, M), norm, (normed, x), 1)
+    one = min(threads, 1)  # a literal 1 is a type of its own, to compile everything for once more
+    add_rms_norm_all(state[0], state[1], (M, M), norm, (normed, x), one)
     rows, attended = multiply(normed, qkv, threads), np.zeros((T, o[0].shape[1]), np.float32)
     attend(rows, window, angles, pools, places, attended, threads)
     change = multiply(attended, o, threads)
-    add_rms_norm_all(change.reshape(-1), x.reshape(-1), (M, M), post_norm, (normed, new_x), 1)
+    add_rms_norm_all(change.reshape(-1), x.reshape(-1), (M, M), post_norm, (normed, new_x), one)
     rows, features = multiply(normed, gate_up, threads), np.empty((T, down[0].shape[1]), np.float32)
-    silu_mul_all(rows.reshape(-1), rows.shape[1], features, 1)
+    silu_mul_all(rows.reshape(-1), rows.shape[1], features, one)
     new_change[:] = multiply(features, down, threads)
 
 
@@ -76,7 +78,9 @@ def multiply(x: Floats, product: Product, threads: int) -> Floats:
     """x [T, K] -> [T, N]"""
     codes, scale = product
     out = np.empty((len(x), len(codes)), np.float32)
-    multiply_all(x.reshape(-1), x.shape[1], codes, scale, out, threads if codes.size >= WORTH_WAKING else 1)
+    multiply_all(
+        x.reshape(-1), x.shape[1], codes, scale, out, threads if codes.size >= WORTH_WAKING else min(threads, 1)
+    )
     return out
 
 
@@ -88,8 +92,8 @@ def attend(
     (cos, sin), (keys, values), (slots, tables, starts, lens) = angles, pools, places
     (T, width), (_, K, _, D), H = qkv.shape, keys.shape, out.shape[1] // keys.shape[3]
     rows, strides = qkv.reshape(-1), (width, D, D // 2, D // 2)
-    q, k = np.empty((T, H, D), np.float32), np.empty((T, K, D), np.float32)
-    rope_all(rows, cos, sin, strides, q, 1)
-    rope_all(rows[H * D :], cos, sin, strides, k, 1)
+    q, k, one = np.empty((T, H, D), np.float32), np.empty((T, K, D), np.float32), min(threads, 1)
+    rope_all(rows, cos, sin, strides, q, one)
+    rope_all(rows[H * D :], cos, sin, strides, k, one)
     write_all(((k.reshape(-1), (K * D, D)), (rows[(H + K) * D :], (width, D))), pools, slots)
     attend_all(q, (keys, None), (values, None), tables, starts, lens, window, out.reshape(T, H, D), threads)

@@ -18,6 +18,7 @@ import torch
 from .batch import Row
 from .config import EngineConfig
 from .kernels.jit import agree_on_threads
+from .kernels.linear_int8 import FEW
 from .memory import check_weights, choose_max_model_len, keep_memory
 from .models.config import ModelConfig, read_model_config
 from .models.decoder import Decoder
@@ -31,7 +32,8 @@ from .sampling_params import SamplingParams
 from .tokenizer import load_vocabulary, wordless
 from .vocabulary import Vocabulary
 
-WARM_UP = {"cpu": (1, 2), "cuda": (1, 2, 64)}  # tokens: to Triton, one is a type of its own, and a prompt has its tiles
+# tokens: some loops of a CPU are for few rows only; to Triton one is a type of its own, and a prompt has its tiles
+WARM_UP = {"cpu": (1, 2, FEW + 1), "cuda": (1, 2, 64)}
 FP8 = (8, 9)  # the least compute capability with e4m3 numbers
 WISHES = (  # what a sampler may have to be compiled for
     SamplingParams(top_k=2, top_p=0.5),

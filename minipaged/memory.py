@@ -4,9 +4,8 @@
     CPU    2 GB, but at least one sequence of full length; memory is only missed when it is used
     both   no more than rank_memory_gb for weights and blocks together, if it is given (level 06)
 
-On a CPU every step takes and gives back the same tens of megabytes, and reads all weights; `keep_memory` has memory
-kept, and cut into large pages. Invariant: blocks that are asked for and could never fit are refused before anything
-runs. (From level 01.)"""
+On a CPU every step takes and gives back the same tens of megabytes; `keep_memory` has them kept. Invariant: blocks that
+are asked for and could never fit are refused before anything runs. (From level 01.)"""
 
 import ctypes
 import os
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 CPU_KV_BYTES = 2 << 30  # of a CPU's memory, unless num_blocks says more: 46,000 tokens of the default model
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
-LARGE_PAGES = "THP_MEM_ALLOC_ENABLE"  # of torch's c10/core/impl/alloc_cpu.cpp
 LARGEST_KEPT, MOST_KEPT = 32 << 20, 1 << 30  # bytes; a piece of more than 32 MB is never kept
 
 
@@ -40,10 +38,7 @@ NOBODY = Beside()
 def keep_memory() -> None:
     """Have malloc keep what a step gives back, for the next: otherwise every page is fetched from the system anew.
 
-    For 1,024 tokens of the default model that is 62,314 page faults, and none when kept (counted). And have torch ask
-    Linux for pages of 2 MB under weights and KV blocks, in place of 512 each whose addresses have to be found one by
-    one. torch looks once, at its first tensor: a program that has made some already keeps what it has."""
-    os.environ.setdefault(LARGE_PAGES, "1")
+    For 1,024 tokens of the default model that is 62,314 page faults, and none when kept (counted)."""
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):  # glibc's only
         libc.mallopt(M_MMAP_THRESHOLD, LARGEST_KEPT)

@@ -4,7 +4,10 @@ import pytest
 import torch
 
 from minipaged.config import EngineConfig
+from minipaged.kernels import linear_int8
 from minipaged.kernels.draw import cut_all, pick_all
+from minipaged.kernels.layer_int8 import layer_all
+from minipaged.kernels.linear_int8 import join_all, multiply_all, split_all
 from minipaged.kernels.paged_attention import attend_all
 from minipaged.kernels.rms_norm import add_rms_norm_all, rms_norm_all
 from minipaged.kernels.rope import rope_all
@@ -38,6 +41,18 @@ def test_warming_up_compiles_the_kernels_and_counts_no_time(tmp_path):
     assert all(compiled)
     assert fresh.forward_s == 0
     for num_tokens in (1, 2, 40):
+        fresh.run_one(num_tokens)
+    assert [len(kernel.signatures) for kernel in kernels] == compiled
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_warming_up_compiles_what_int8_needs(tmp_path, monkeypatch, exact):
+    monkeypatch.setattr(linear_int8, "has_exact_product", lambda: exact)
+    fresh = load_model(EngineConfig(model=str(tiny_model(tmp_path)), quantization="int8"))
+    kernels = (layer_all, multiply_all, split_all, *([join_all] if exact else []), add_rms_norm_all, attend_all)
+    compiled = [len(kernel.signatures) for kernel in kernels]
+    assert all(compiled)
+    for num_tokens in (1, 2, 16, 17, 40):
         fresh.run_one(num_tokens)
     assert [len(kernel.signatures) for kernel in kernels] == compiled
 

@@ -1,11 +1,6 @@
 """Blocks are counted by the memory there is; what could never fit is refused."""
 
-import os
-import re
 import resource
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -45,20 +40,6 @@ def test_more_blocks_than_the_machine_has_memory_for_are_refused_with_both_sizes
     folder = str(tiny_model(tmp_path))
     with pytest.raises(ValueError, match=r"num_blocks 10000000000 x block_size 16 need \d+\.\d GB of memory; cpu has"):
         load_model(EngineConfig(model=folder, num_blocks=10**10))
-
-
-def test_weights_and_blocks_lie_in_large_pages():
-    choice = Path("/sys/kernel/mm/transparent_hugepage/enabled")
-    if not choice.exists() or "[never]" in choice.read_text():
-        pytest.skip("this system has no large pages")
-    script = (
-        "from minipaged.memory import keep_memory; keep_memory(); import torch; x = torch.zeros(16 << 20)\n"
-        "print(*(line for line in open('/proc/self/smaps') if line.startswith('AnonHugePages')))"
-    )
-    env = {name: value for name, value in os.environ.items() if name != memory.LARGE_PAGES}
-    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=True)
-    sizes = [int(kb) for kb in re.findall(r"(\d+) kB", done.stdout)]
-    assert max(sizes) >= 32 << 10, "of 64 MB, half at least: the system may be short of them"
 
 
 def test_one_model_serves_engines_of_other_sizes(model):

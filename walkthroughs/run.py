@@ -4,8 +4,8 @@
     python walkthroughs/run.py --write    the same, and its outputs become the committed ones
     python walkthroughs/run.py 02 04      only those
 
-Each has one thread, and as many run at a time as there are cores; with --write, where pictures are kept that show what
-was measured, one after the other.
+As many run at a time as there are cores, each on one thread; with --write, where pictures are kept that show what was
+measured, one after the other on all cores.
 
     02_paged_attention.py  --jupytext-->  02_paged_attention.ipynb        what is edited, and the same with its outputs
 

@@ -12,7 +12,8 @@
 
 Norms and biases stay what they are, and so does x: arithmetic is that of the dtype asked for (what a CPU makes of it:
 kernels/linear_int8.py). A tied embedding is kept once, for both its uses. Invariant: whoever makes, fills or multiplies
-a matrix asks its scheme, and nobody asks which scheme that is. (Any level.)"""
+a matrix asks its scheme, and nobody asks which scheme that is; but fused_layer.py, whether one call knows it. (Any
+level.)"""
 
 from collections.abc import Callable
 from functools import partial

@@ -82,6 +82,24 @@ def test_one_call_says_what_eleven_say(tmp_path, monkeypatch, shape, kv_dtype):
     assert all(rows.isfinite().all() for rows in logits)
 
 
+def test_one_call_of_a_large_layer_for_several_threads(tmp_path, monkeypatch):
+    shape = {"hidden_size": 576, "intermediate_size": 1536, "num_attention_heads": 9, "num_key_value_heads": 3}
+    model = load(tiny_model(tmp_path, num_hidden_layers=1, head_dim=64, **shape))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    batch, pool = make_batch(STEPS[3]), KVCache(NUM_BLOCKS, BLOCK_SIZE, model.portion, 64, torch.float32, CPU)
+    change, x = torch.randn(2, 3, 576, generator=torch.Generator().manual_seed(0))
+    change[1, 7] = math.nan
+    pool.data.normal_(generator=torch.Generator().manual_seed(1))
+    known = pool.data.clone()
+    ways = {}
+    for name, layer in (("one", model.stack[0]), ("eleven", model.layers[0])):
+        pool.data.copy_(known)
+        ways[name] = *layer(change, x, model.rotary.cos_sin(batch.positions), pool.layers[0], batch), pool.data.clone()
+    for one, eleven in zip(ways["one"], ways["eleven"], strict=True):
+        torch.testing.assert_close(one, eleven, rtol=0, atol=0, equal_nan=True)
+    assert ways["one"][0].isnan().any(1).tolist() == [False, True, False], "a row of NaN stays alone"
+
+
 @pytest.mark.parametrize(
     ("shape", "quantization"),
     [({}, "none"), ({"intermediate_size": 64}, "int4"), ({"kind": "qwen2"}, "int8"), ({"kind": "qwen3"}, "int8")],
