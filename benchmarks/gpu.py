@@ -4,16 +4,16 @@
 
     tests      what the tests say on the card: kernels against their specifications,
                levels through Triton, recorded steps                                       benchmarks/gpu_tests.py
-    compiled   what the compiler made of the kernels for this card: registers, shared memory, stack
+    compiled   what the compiler made of the kernels for the target nearest to this card: registers, stack
     kernels    each kernel's share of bandwidth and matrix rate, beside torch's own        benchmarks/kernels.py
     step       a decode step of 8 billion parameters against its floor                     benchmarks/gpu_step.py
     ladder     the levels' throughput on two shapes, and transformers'                     benchmarks/gpu_ladder.py
 
 Each part is a process of its own with a time limit: one that fails or hangs is said so, nothing that it started is left
 to disturb the others, and those are measured. DIR gets a JSON file and a log of each, and gpu.json with all of it, the
-card, the versions and the commit; a short table comes last, after Ctrl-C too, of what there is by then. Exit codes: 0
-all parts ran, 1 one did not, 130 interrupted. --dry-run runs all of it on a CPU, tiny and interpreted: every line but
-the timing, and no claim."""
+card, the versions and the commit; a short table comes last, after Ctrl-C too (or SIGTERM, or a terminal that goes), of
+what there is by then. Exit codes: 0 all parts ran, 1 one did not, 130 interrupted. --dry-run runs all of it on a CPU,
+tiny and interpreted: every line but the timing, and no claim."""
 
 import argparse
 import json
@@ -33,7 +33,8 @@ from benchmarks.machine import ROOT, describe_commit, describe_machine, describe
 
 Json = dict[str, Any]
 PARTS = ("tests", "compiled", "kernels", "step", "ladder")
-TARGETS = {(10, 0): "sm_100", (9, 0): "sm_90", (0, 0): "sm_80"}  # from which compute capability on
+# from which compute capability on: the nearest target that is not newer, which on a card of 12.0 uses tcgen05 in vain
+TARGETS = {(10, 0): "sm_100", (9, 0): "sm_90", (0, 0): "sm_80"}
 GRACE_S = 5.0  # for a part to say where it was, and to leave nothing behind
 INTERRUPTED = "interrupted"
 
@@ -98,11 +99,17 @@ def run_group(command: list[str], environment: dict[str, str], log: IO[str], lim
     try:
         return process.wait(limit_s)
     finally:
-        for number in (signal.SIGINT, signal.SIGKILL):
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, number)
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(GRACE_S)
+        try:
+            end(process, signal.SIGINT)
+        finally:  # whoever presses Ctrl-C twice waits no longer, but nothing is left running either
+            end(process, signal.SIGKILL)
+
+
+def end(process: subprocess.Popen[bytes], number: int) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(GRACE_S)
 
 
 def read_document(path: Path) -> Any:
@@ -215,4 +222,7 @@ def describe(card: str, outcomes: list[Outcome]) -> Json:
 
 
 if __name__ == "__main__":
+    for number in (signal.SIGTERM, signal.SIGHUP):  # a time limit, too, leaves what was measured and nothing running
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup stays what it is
+            signal.signal(number, signal.default_int_handler)
     sys.exit(main())

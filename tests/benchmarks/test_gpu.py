@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -24,8 +25,10 @@ import sys
 from pathlib import Path
 from benchmarks import gpu
 out = Path(sys.argv[1])
-started = f"with open({str(out / 'half')!r}, 'w') as f: f.write(str(child.pid))"
-hang = f"import os, subprocess, time; child = subprocess.Popen(['sleep', '60'])\\n{started}\\n"
+deaf = f"signal.signal(signal.SIGINT, lambda *_: open({str(out / 'asked')!r}, 'w')); pid = os.getpid()"
+hang = "import os, signal, subprocess, time\\n"
+hang += deaf if "deaf" in sys.argv else "pid = subprocess.Popen(['sleep', '60']).pid"
+hang += f"\\nwith open({str(out / 'half')!r}, 'w') as f: f.write(str(pid))\\n"
 hang += f"os.rename({str(out / 'half')!r}, {str(out / 'started')!r}); time.sleep(60)"
 gpu.find_card = lambda dry: ("a card", "sm_90")
 gpu.plan = lambda *args: [gpu.Part("tests", ["-c", ""], 60, out / "a"), gpu.Part("step", ["-c", hang], 60, out / "b")]
@@ -106,20 +109,51 @@ def test_neither_an_earlier_runs_document_nor_half_of_one_is_told(tmp_path, left
     assert (outcome.error, outcome.document) == (None, None)
 
 
-def test_ctrl_c_ends_a_part_with_all_it_started_and_leaves_what_there_is(tmp_path):
-    command = [sys.executable, "-c", INTERRUPTED_RUN, str(tmp_path)]
+@pytest.mark.parametrize("moments", [["started"], ["started", "asked"]], ids=["once", "twice"])
+def test_ctrl_c_ends_a_part_with_all_it_started_and_leaves_what_there_is(tmp_path, moments):
+    """A second one ends a part that does not listen to the first."""
+    command = [sys.executable, "-c", INTERRUPTED_RUN, str(tmp_path), "deaf" if "asked" in moments else ""]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        deadline = time.monotonic() + 60
-        while not (tmp_path / "started").exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        process.send_signal(signal.SIGINT)
+        for name in moments:
+            wait_until((tmp_path / name).exists)
+            process.send_signal(signal.SIGINT)
         shown, complaint = process.communicate(timeout=60)
+    ended(int((tmp_path / "started").read_text()))
     assert (process.returncode, complaint) == (130, "")
     assert [line.split("  ")[-1] for line in shown.splitlines()[-2:]] == ["done", "interrupted"]
     parts = json.loads((tmp_path / "gpu.json").read_text())["parts"]
     assert [part["error"] for part in parts.values()] == [None, "interrupted"]
-    while runs(int((tmp_path / "started").read_text())):
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_time_limit_and_a_lost_terminal_are_ctrl_c(tmp_path, number):
+    command = [sys.executable, "-m", "benchmarks.gpu", "--dry-run", "--only", "step", "--out", str(tmp_path)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        wait_until(lambda: find_parts(process.pid, "benchmarks.gpu_step"))
+        [part] = find_parts(process.pid, "benchmarks.gpu_step")
+        process.send_signal(number)
+        shown, _ = process.communicate(timeout=60)
+    ended(part.pid)
+    assert process.returncode == 130
+    assert shown.splitlines()[-1].endswith("interrupted")
+    assert json.loads((tmp_path / "gpu.json").read_text())["parts"]["step"]["error"] == "interrupted"
+
+
+def find_parts(pid, module):
+    return [child for child in psutil.Process(pid).children() if module in child.cmdline()]
+
+
+def ended(pid):
+    try:
+        wait_until(lambda: not runs(pid), seconds=10)
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def wait_until(true, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not true():
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
@@ -131,7 +165,7 @@ def runs(pid):
 @pytest.mark.parametrize(
     ("capability", "target"), [((8, 0), "sm_80"), ((8, 9), "sm_80"), ((9, 0), "sm_90"), ((12, 0), "sm_100")]
 )
-def test_kernels_are_compiled_for_the_family_of_the_card(monkeypatch, capability, target):
+def test_kernels_are_compiled_for_the_nearest_target_that_is_not_newer_than_the_card(monkeypatch, capability, target):
     facts = {"is_available": True, "get_device_name": "a card", "get_device_capability": capability}
     for name, fact in facts.items():
         monkeypatch.setattr(torch.cuda, name, lambda fact=fact: fact)
