@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     make_room(out)
     if is_busy(facts["machine"]):
         console.print(f"this machine is busy (load {facts['machine']['load_before']}): figures will be too low")
-    folder = resolve_model(plan.model).resolve()
+    folder = find_folder(plan.model)
     with announce(console)("measuring what the machine can do"):
         limits = measure_limits(folder, plan.threads)
     bench = Bench(plan, folder, limits, busy=announce(console), say=console.print)
@@ -85,6 +85,14 @@ def run(args: argparse.Namespace) -> int:
     finally:
         finish({**facts, **bench.document()}, out, console)
     return FAILED if bench.interrupted else DONE
+
+
+def find_folder(model: str) -> Path:
+    """With weights in it that all engines can read. Raises ValueError if they are in a GGUF file."""
+    folder = resolve_model(model).resolve()
+    if (folder / "model.gguf.index.json").exists():
+        raise ValueError(f"--model {model}: its weights are in a GGUF file, which not all engines here can read")
+    return folder
 
 
 def finish(document: Record, out: Path, console: Console) -> None:

@@ -24,11 +24,10 @@ from benchmarks.bench import Bench, Plan
 from benchmarks.document import Record
 from benchmarks.machine import count_cores, is_busy
 from benchmarks.process import ROOT, EngineProcess
-from benchmarks.run import RESULTS, TABLE_WIDTH, announce, describe_run, make_room, measure_limits, split
+from benchmarks.run import RESULTS, TABLE_WIDTH, announce, describe_run, find_folder, make_room, measure_limits, split
 from benchmarks.workloads import WORKLOADS
 from minipaged.cli import DONE, FAILED, Parser, guarded, write_json
 from minipaged.config import DEFAULT_MODEL
-from minipaged.models.hub import resolve_model
 
 from . import is_ours, split_name
 from .environments import ENVIRONMENTS, FOLDER, converted, find_interpreter, install, peers_folder
@@ -125,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
     interpreters = {name: find_interpreter(split_name(name)[0]) for name in plan.engines}
     if is_busy(facts["machine"]):
         console.print(f"this machine is busy (load {facts['machine']['load_before']}): trust ratios, not figures")
-    folder = resolve_model(plan.model).resolve()
+    folder = find_folder(plan.model)
     for name in plan.engines:
         with announce(console)(f"{name}: the model in its format"):
             prepare(name, folder)

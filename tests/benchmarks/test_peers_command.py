@@ -8,6 +8,7 @@ import sys
 import pytest
 from rich.console import Console
 
+from benchmarks.peers import __main__ as commands
 from benchmarks.peers import environments, is_batched, suits
 from benchmarks.peers.__main__ import main, make_parser, make_plan
 from benchmarks.peers.environments import Environment, find_interpreter, install
@@ -15,6 +16,7 @@ from benchmarks.peers.merge import merge, next_repetition
 from benchmarks.peers.table import print_tables, verdict_of
 from benchmarks.peers.targets import TARGETS, Outcome, find_outcomes
 from benchmarks.process import ROOT
+from tests.tiny_gguf import tiny_gguf
 
 FIGURES = [{"key": "output_tokens_per_s", "label": "output tokens/s", "less_is_better": False}]
 
@@ -107,6 +109,16 @@ def test_a_piece_of_something_else_is_refused_before_anything_is_measured(tmp_pa
     out.write_text(json.dumps(merge(None, document([record("minipaged:4", 0, 1.0)]))))
     assert main(["run", "--engines", "transformers:one", "--scale", "0.5", "--model", "m", "--out", str(out)]) == 2
     assert "--out has scale 1.0, this run 0.5" in capsys.readouterr().err
+
+
+def test_a_gguf_file_which_not_all_can_read_is_refused_in_one_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("MINIPAGED_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(commands, "prepare", lambda *args: pytest.fail("prepared"))
+    path, _ = tiny_gguf(tmp_path)
+    options = ["--ours", "minipaged:4", "--engines", "transformers:one", "--out", str(tmp_path / "x.json")]
+    assert main(["run", "--model", str(path), *options]) == 2
+    message = f"--model {path}: its weights are in a GGUF file, which not all engines here can read"
+    assert capsys.readouterr().err.splitlines()[-1] == f"python -m benchmarks.peers: error: {message}"
 
 
 def test_a_ratio_is_of_what_was_measured_side_by_side_and_a_missed_goal_says_by_how_much():

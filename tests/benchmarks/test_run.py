@@ -5,7 +5,9 @@ import json
 import pytest
 
 from benchmarks import plot, run
+from minipaged.models.hub import resolve_model
 from tests.tiny import tiny_model
+from tests.tiny_gguf import tiny_gguf
 
 KEYS = {"created", "command", "machine", "versions", "commit", "dirty", "model", "threads", "scale", "seed"}
 KEYS |= {"interrupted", "limits", "engines", "workloads", "repetitions"}
@@ -84,6 +86,16 @@ def test_what_is_given_counts_beside_full_and_quick():
     assert full.engines[:2] == ("transformers:one", "transformers:static16")
     assert (full.workloads, full.repetitions, full.scale) == (("W1", "W2", "W3", "W4"), 5, 1.0)
     assert plan_of("--quick", "--workloads", "W4").workloads == ("W4",)
+
+
+def test_a_gguf_file_which_not_all_can_read_is_refused_in_one_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("MINIPAGED_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(run, "measure_limits", lambda *args: pytest.fail("measured"))
+    path, _ = tiny_gguf(tmp_path)
+    for model in (path, resolve_model(str(path))):
+        assert run.main(["--quick", "--model", str(model), "--out", str(tmp_path / "x.json")]) == 2
+        message = f"--model {model}: its weights are in a GGUF file, which not all engines here can read"
+        assert capsys.readouterr().err.splitlines()[-1] == f"python -m benchmarks.run: error: {message}"
 
 
 def test_named_engines_come_alone_or_before_the_levels_asked_for():
