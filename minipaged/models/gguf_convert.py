@@ -11,8 +11,9 @@
 
 The folder is the same model either way: what convert writes is what reading the file gives (`gguf_tensors.py`).
 transformers is not used to load it: it would want one more package, and does not split digits as this tokenizer was
-trained to. Invariant: what is not understood is refused by the file and the name of the field or tensor.
-Deliberately missing: every other architecture and tokenizer. (From level 01.)"""
+trained to. Invariant: what is not understood is refused by the file and the name of the field or tensor: of llama.* and
+tokenizer.ggml.* every field that nothing here asks for (general.* and quantize.* change nothing). Deliberately missing:
+every other architecture and tokenizer. (From level 01.)"""
 
 import json
 import re
@@ -28,35 +29,41 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from .gguf_tensors import TYPES, Entry, GgufTensors, find_index
+from .gguf_tensors import NAMES, TYPES, Entry, GgufTensors, find_index
 
 CONTROL = 3  # the kind of token that a GGUF file gives <|im_end|> and its like
 TENSOR = re.compile(r"(blk\.(?P<layer>\d+)\.)?(?P<part>\w+)\.weight")  # blk.3.attn_q.weight
-NAMES = {
-    "token_embd": "model.embed_tokens",
-    "output_norm": "model.norm",
-    "output": "lm_head",
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
 ROTARY = {"attn_q": "llama.attention.head_count", "attn_k": "llama.attention.head_count_kv"}
 KIND = {"general.architecture": "llama", "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "smollm"}
-UNSCALED = {"llama.rope.scaling.type": "none"}
+# what may be there, as long as it says that nothing is done
+INERT: dict[str, tuple[Any, ...]] = {
+    "llama.rope.scaling.type": ("none",),
+    "llama.rope.scaling.factor": (0, 1),
+    "llama.rope.scale_linear": (0, 1),
+    "llama.attention.sliding_window": (0,),
+    "llama.attention.causal": (True,),
+    "llama.expert_count": (0,),
+    "llama.expert_used_count": (0,),
+    "tokenizer.ggml.add_bos_token": (False,),
+    "tokenizer.ggml.add_eos_token": (False,),
+    "tokenizer.ggml.add_space_prefix": (False,),
+}
+HEAD_DIM = "llama.rope.dimension_count"
+THE_SAME = ("llama.attention.key_length", "llama.attention.value_length")  # where they are given
+UNUSED = {"tokenizer.ggml.scores"}  # byte-level BPE goes by its merges
+NAMESPACES = ("llama.", "tokenizer.ggml.")
 
 
 class Metadata(dict[str, Any]):
-    """A file's fields. Raises ValueError for one that is needed and not there."""
+    """A file's fields, and which of them were asked for. Raises ValueError for one that is needed and not there."""
 
     def __init__(self, path: Path, fields: dict[str, Any]):
         super().__init__(fields)
-        self.path = path
+        self.path, self.asked = path, set[str]()
+
+    def __getitem__(self, field: str) -> Any:
+        self.asked.add(field)
+        return super().__getitem__(field)
 
     def __missing__(self, field: str) -> Any:
         raise ValueError(f"{self.path}: {field} is missing")
@@ -85,6 +92,7 @@ def _write_words(gguf_path: Path, folder: Path) -> dict[str, Entry]:
     (folder / "tokenizer.json").write_text(_tokenizer(metadata).to_str(), encoding="utf-8")
     _write_json(folder / "tokenizer_config.json", _tokenizer_config(metadata))
     (folder / "chat_template.jinja").write_text(metadata["tokenizer.chat_template"], encoding="utf-8")
+    _refuse_the_rest(metadata)
     return index
 
 
@@ -99,9 +107,23 @@ def _open(gguf_path: Path) -> Any:
 
 
 def _check_supported(metadata: Metadata) -> None:
-    for field, value in (KIND | UNSCALED).items():
-        if (found := metadata.get(field, UNSCALED.get(field))) != value:
-            raise ValueError(f"{metadata.path}: {field} is {found!r}, only {value!r} can be read")
+    for field, value in KIND.items():
+        _check(metadata, field, metadata.get(field), (value,))
+    for field, values in (INERT | dict.fromkeys(THE_SAME, (metadata[HEAD_DIM],))).items():
+        if field in metadata:
+            _check(metadata, field, metadata[field], values)
+
+
+def _check(metadata: Metadata, field: str, found: Any, values: tuple[Any, ...]) -> None:
+    if found not in values:
+        raise ValueError(f"{metadata.path}: {field} is {found!r}, only {' or '.join(map(repr, values))} can be read")
+
+
+def _refuse_the_rest(metadata: Metadata) -> None:
+    """Whatever would change the model and was not asked for."""
+    fields = metadata.keys() - metadata.asked - KIND.keys() - UNUSED
+    if unknown := sorted(field for field in fields if field.startswith(NAMESPACES)):
+        raise ValueError(f"{metadata.path}: fields that are not understood: {', '.join(unknown)}")
 
 
 def _find_tensor(tensor: Any, metadata: Metadata) -> tuple[str, Entry]:
@@ -146,7 +168,7 @@ def _config(metadata: Metadata, *, tied: bool) -> dict[str, Any]:
         "num_hidden_layers": metadata["llama.block_count"],
         "num_attention_heads": metadata["llama.attention.head_count"],
         "num_key_value_heads": metadata["llama.attention.head_count_kv"],
-        "head_dim": metadata["llama.rope.dimension_count"],
+        "head_dim": metadata[HEAD_DIM],
         "max_position_embeddings": metadata["llama.context_length"],
         "rms_norm_eps": _shortest(metadata["llama.attention.layer_norm_rms_epsilon"]),
         "rope_parameters": {"rope_type": "default", "rope_theta": _shortest(metadata["llama.rope.freq_base"])},

@@ -7,14 +7,14 @@
 
 To whoever fills a model this is a safetensors file like any other (`weights.py`). The file is mapped, and of a tensor
 the rows that are asked for become float32 while they are asked for: never more than one tensor, and nothing on disk.
-Dequantising is exact arithmetic
-(group scale times small integer, plus group minimum). Rotary pairs are spelled differently in the two worlds: a GGUF
-file keeps the two dimensions that turn together side by side, a Hugging Face model keeps them half a head apart:
+Dequantising is exact arithmetic (group scale times small integer, plus group minimum). Rotary pairs are spelled
+differently in the two worlds: a GGUF file keeps the two dimensions that turn together side by side, a Hugging Face
+model keeps them half a head apart, so that of such a tensor all rows are read for any:
 
     GGUF   rows of a head   a0 b0 a1 b1 a2 b2 ...      ->      a0 a1 a2 ... b0 b1 b2 ...   Hugging Face
 
-The index spares every start the three seconds that gguf takes to go through a file's tokens. Invariant: tensors are bit
-for bit those that transformers loads from the same file. (From level 01.)"""
+The index spares every start going through a file's tokens, which takes gguf seconds (three for the default model's
+49,152). Invariant: tensors are bit for bit those that transformers loads from the same file. (From level 01.)"""
 
 from functools import cached_property
 from pathlib import Path
@@ -30,6 +30,20 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 TYPES = ("F32", "F16", "BF16", "Q8_0", "Q5_0", "Q5_1", "Q4_0", "Q4_1", "Q6_K", "Q5_K", "Q4_K", "Q3_K", "Q2_K")
+NAMES = {
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "output": "lm_head",
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
 ROWS = 1024  # that become float32 at a time: what this needs beside its result
 
 
@@ -55,7 +69,7 @@ class GgufTensors:
         self.index, self.bytes = listed, np.memmap(path, mode="r")
         end = max((entry.start + entry.num_bytes for entry in listed.values()), default=0)
         if len(self.bytes) < end:
-            raise ValueError(f"{path} is damaged: it has {len(self.bytes)} bytes, its index needs {end}")
+            raise ValueError(f"{path.resolve()} is damaged: it has {len(self.bytes)} bytes, its index needs {end}")
 
     def __enter__(self) -> Self:
         return self
@@ -105,6 +119,15 @@ class GgufTensor:
         for start in range(0, len(data), ROWS):
             weight[start : start + ROWS] = dequantize(data[start : start + ROWS], kind)
         return weight
+
+
+def spell(name: str) -> str:
+    """model.layers.3.self_attn.q_proj.weight -> blk.3.attn_q.weight, as the file has it."""
+    part, layer = name.removesuffix(".weight"), ""
+    if part.startswith("model.layers."):
+        number, _, part = part.removeprefix("model.layers.").partition(".")
+        layer = f"blk.{number}."
+    return f"{layer}{next(ours for ours, theirs in NAMES.items() if theirs == part)}.weight"
 
 
 def find_index(path: Path) -> Path:

@@ -16,7 +16,7 @@ served; by every rank, whoever needs it. (From level 01.)"""
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Protocol, Self, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -25,10 +25,27 @@ from ..ops import choose_ops
 from ..parallel.layers import Pieces
 from .config import ModelConfig, read_json
 from .decoder import EMBEDDING, HEAD, Decoder
+from .quantization import Sliceable
 
 Shapes = dict[str, torch.Size]
 NO_MEMORY = torch.device("meta")
 FLOATS = ("F64", "F32", "F16", "BF16")
+
+
+class Stored(Sliceable, Protocol):
+    """A tensor that is in a file."""
+
+    def get_shape(self) -> list[int]: ...
+    def get_dtype(self) -> str: ...
+
+
+class Shard(Protocol):
+    """An open file of tensors."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *reason: object) -> None: ...
+    def keys(self) -> list[str]: ...
+    def get_slice(self, name: str, /) -> Stored: ...
 
 
 def load_weights(model: Decoder, folder: Path) -> None:
@@ -36,8 +53,8 @@ def load_weights(model: Decoder, folder: Path) -> None:
     shapes, shards = whole_shapes(model.config), find_shards(folder)
     found = {name: shard for shard, names in shards.items() for name in names}
     tied = {HEAD: shapes[EMBEDDING]} if model.config.tie_word_embeddings else {}
-    refuse("missing", shapes.keys() - found.keys(), folder)
-    refuse("unknown", found.keys() - shapes.keys() - tied.keys(), folder)
+    refuse("missing", shapes.keys() - found.keys(), folder, shards)
+    refuse("unknown", found.keys() - shapes.keys() - tied.keys(), folder, shards)
     pieces = model.checkpoint()
     for shard in shards:
         load_shard(shard, shapes | tied, pieces)
@@ -72,7 +89,7 @@ def find_shards(folder: Path) -> dict[Path, list[str]]:
 
 def list_tensors(shard: Path) -> list[str]:
     if not shard.exists():
-        raise ValueError(f"{shard} does not exist")
+        raise ValueError(f"{spell_names(shard, [])[0]} does not exist")
     try:
         with open_shard(shard) as file:
             return list(file.keys())
@@ -80,10 +97,9 @@ def list_tensors(shard: Path) -> list[str]:
         raise ValueError(f"{shard} is damaged: {error}") from None
 
 
-def open_shard(shard: Path) -> Any:
-    """By keys() and get_slice(name) its tensors are found."""
+def open_shard(shard: Path) -> Shard:
     if shard.suffix != ".gguf":
-        return safe_open(shard, framework="pt")
+        return cast(Shard, safe_open(shard, framework="pt"))
     from .gguf_tensors import GgufTensors  # late: most checkpoints need no gguf
 
     return GgufTensors(shard)
@@ -94,7 +110,8 @@ def load_shard(shard: Path, shapes: Shapes, pieces: Pieces) -> None:
         for name in file.keys():  # noqa: SIM118 (it is no dictionary)
             tensor = file.get_slice(name)
             if tensor.get_shape() != list(shapes[name]):
-                raise ValueError(f"{name} in {shard} has shape {tensor.get_shape()}, not {list(shapes[name])}")
+                there, [spelled] = spell_names(shard, [name])
+                raise ValueError(f"{spelled} in {there} has shape {tensor.get_shape()}, not {list(shapes[name])}")
             if tensor.get_dtype() not in FLOATS:
                 raise ValueError(f"{name} in {shard} is {tensor.get_dtype()}, not a floating-point number")
             if name in pieces:
@@ -114,10 +131,20 @@ def check_tied_head(found: dict[str, Path], pieces: Pieces) -> None:
         raise ValueError(f"{HEAD} in {found[HEAD]} is not the embedding, to which config.json ties it")
 
 
-def refuse(problem: str, names: Iterable[str], folder: Path) -> None:
+def refuse(problem: str, names: Iterable[str], folder: Path, shards: Iterable[Path]) -> None:
     if names := sorted(names):
         more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-        raise ValueError(f"{folder}: {problem} in the checkpoint: {', '.join(names[:5])}{more}")
+        there, shown = spell_names(next((shard for shard in shards if shard.suffix == ".gguf"), folder), names[:5])
+        raise ValueError(f"{there}: {problem} in the checkpoint: {', '.join(shown)}{more}")
+
+
+def spell_names(place: Path, names: list[str]) -> tuple[Path, list[str]]:
+    """A checkpoint and its tensors as its owner knows them: of a GGUF file neither our link nor our names."""
+    if place.is_dir() or place.suffix != ".gguf":
+        return place, names
+    from .gguf_tensors import spell
+
+    return place.resolve(), [spell(name) for name in names]
 
 
 def fill_with_noise(model: Decoder) -> None:
