@@ -54,8 +54,8 @@ def find_model(config: EngineConfig) -> Path:
 def resolve_model(name_or_path: str, *, weights: bool = True, float32: bool = True) -> Path:
     """The local Hugging Face folder of a model, fetched and converted first if need be.
 
-    Without `weights` a hub's model is fetched without them: its shapes are enough for dummy ones. Without `float32` the
-    default model's may be in a GGUF file, which `weights.py` reads and transformers does not.
+    Without `weights` a hub's model is fetched without them: its shapes are enough for dummy ones. A GGUF file's weights
+    stay in it, and without `float32` so may the default model's: `weights.py` reads them there, transformers does not.
     Raises ValueError, in one line, when there is none: what was looked for, why it failed, what else would do."""
     if not name_or_path:
         ways = "a local Hugging Face folder, a GGUF file, a hub id or smollm2-135m"
@@ -63,7 +63,7 @@ def resolve_model(name_or_path: str, *, weights: bool = True, float32: bool = Tr
     if name_or_path in DEFAULT_MODELS:
         return _default_model(name_or_path, float32)
     path = Path(name_or_path).expanduser()
-    if path.suffix == ".gguf" and not path.is_dir():
+    if path.suffix.lower() == ".gguf" and not path.is_dir():
         return _gguf_model(path)
     if path.exists():
         return _checked(path)

