@@ -6,10 +6,11 @@
     fp8              floats of 8 bits, the same       the same                  8                GPUs that have them
     int4             4 bits, a grid for each 32       int8                      5, on a CPU 6    everywhere
 
-    file             [ q_proj ]  ->  codes, scales  ->  their place         some rows after the others: at no time
-                     [ k_proj ]  ->  codes, scales  ->  their place         is all of a large tensor there in float32
+    file             [ q_proj ]  ->  codes, scales  ->  their place         some rows after the others, so that little
+                     [ k_proj ]  ->  codes, scales  ->  their place         of a large tensor is there in float32
     a rank           some columns of whole rows' codes                      so all ranks together have one model's codes
 
+Whole, one at a time, are there only dummy weights and a GGUF file's q_proj and k_proj, whose rows change places.
 Norms and biases stay what they are, and so does x: arithmetic is that of the dtype asked for (what a CPU makes of it:
 kernels/linear_int8.py). A tied embedding is kept once, for both its uses. Invariant: whoever makes, fills or multiplies
 a matrix asks its scheme, and nobody asks which scheme that is; but fused_layer.py, whether one call knows it. (Any

@@ -23,9 +23,8 @@ SPLITS = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return tiny_model(
-        tmp_path_factory.mktemp("codes"), intermediate_size=64
-    )  # whole groups of 32 for each of two ranks
+    # whole groups of 32 for each of two ranks
+    return tiny_model(tmp_path_factory.mktemp("codes"), intermediate_size=64)
 
 
 @pytest.mark.parametrize(
