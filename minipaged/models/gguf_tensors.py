@@ -13,8 +13,8 @@ model keeps them half a head apart, so that of such a tensor all rows are read f
 
     GGUF   rows of a head   a0 b0 a1 b1 a2 b2 ...      ->      a0 a1 a2 ... b0 b1 b2 ...   Hugging Face
 
-The index spares every start going through a file's tokens, which takes gguf seconds (three for the default model's
-49,152). Invariant: tensors are bit for bit those that transformers loads from the same file. (From level 01.)"""
+The index spares every start going through a file's tokens, which takes gguf two seconds or three for the default
+model's 49,152. Invariant: tensors are bit for bit those that transformers loads from the same file. (From level 01.)"""
 
 from functools import cached_property
 from pathlib import Path
