@@ -14,7 +14,7 @@ Where a CPU has registers of 512 bits, LLVM fills half of each, since the first 
 Those since Sapphire Rapids, told by their 16-bit floats, do not: there numba fills them, in all of this process.
 
 Compiled code is cached beside the source, or in the user's cache directory where that is read-only. numba notices a
-change in a kernel's own file only: whoever changes what others call (runs.py ..., for layer_int8.py nearly all of them)
+change in a kernel's own file only: whoever changes what others call (runs.py ..., for layer.py nearly all of them)
 deletes kernels/__pycache__."""
 
 from collections.abc import Callable

@@ -25,7 +25,7 @@ from .runner import ModelRunner
 Work = Callable[..., Any]
 
 ATTENTION, PRODUCTS, SMALL, EXPERTS = "attention", "products", "norm, rope, activation", "experts"
-WHOLE, IN_FORWARD, WAITING = "layers in one call", "rest of the forward", "waiting for other processes"
+IN_FORWARD, WAITING = "rest of the forward", "waiting for other processes"
 SCHEDULING, GUESSING, PACKING, SAMPLING = "scheduling", "guessing", "packing", "sampling"
 REPORTS, REST = "reports and text", "rest of the step"
 IN_MODEL = {  # by the name under which a part of the model keeps the operation
@@ -35,7 +35,6 @@ IN_MODEL = {  # by the name under which a part of the model keeps the operation
     "silu_mul": SMALL,
     "route": EXPERTS,
     "fused_moe": EXPERTS,
-    "fused": WHOLE,
 }
 NORMS = ("rms_norm", "add_rms_norm")  # which parts find in their Ops
 WINDOWS, CALLS = 20, 1_000  # whatever else runs can only make a window slower: the best one counts
@@ -145,6 +144,7 @@ class Profile:
             make_event: Work = torch.cuda.Event  # whose types torch does not tell
             self.device_watch = DeviceStopwatch(lambda: make_event(enable_timing=True))
         runner.forward, self.forward_s = runner.eager, -own_forward_s(runner)  # a recorded step has no parts to time
+        runner.model.stack = [*runner.model.layers]  # nor has a layer in one call
         put(runner, "sample", self.watch.timed(SAMPLING, runner.sample))
         put(runner.model, "entrance", Arrival(runner.model.entrance, self.end_packing))
         for part in parts_of(runner.model):

@@ -6,7 +6,7 @@ import torch
 from minipaged.config import EngineConfig
 from minipaged.kernels import linear_int8
 from minipaged.kernels.draw import cut_all, pick_all
-from minipaged.kernels.layer_int8 import layer_all
+from minipaged.kernels.layer import layer_all
 from minipaged.kernels.linear_int8 import join_all, multiply_all, split_all
 from minipaged.kernels.paged_attention import attend_all
 from minipaged.kernels.rms_norm import add_rms_norm_all, rms_norm_all

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch.nn.functional import linear
 
-from minipaged.models.linear import Linear, packed_linear
+from minipaged.models import linear as module
+from minipaged.models.linear import FEW, Linear, packed_linear
 
 CPU = torch.device("cpu")
 
@@ -35,3 +36,18 @@ def test_half_precision_is_not_packed(dtype):
     layer = Linear(4, 4, bias=False, dtype=dtype, device=CPU)
     layer.pack()
     assert layer.product is linear
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_few_rows_of_whole_blocks_are_ours_and_more_are_not(bias, monkeypatch):
+    layer = random_linear(128, 32, bias)
+    x = torch.randn(FEW + 1, 32)
+    expected = linear(x, layer.weight, layer.bias)
+    layer.pack()
+    if layer.blocks is None:
+        pytest.skip("this CPU's oneDNN keeps such a matrix in another order")
+    torch.testing.assert_close(layer(x), expected, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(layer(x[:FEW]), expected[:FEW], atol=1e-4, rtol=1e-4)
+    monkeypatch.setattr(module, "linear_packed_cpu", lambda x, blocks: torch.zeros(len(x), 128))
+    assert torch.equal(layer(x[:FEW]), torch.zeros(FEW, 128) if layer.bias is None else layer.bias.expand(FEW, -1))
+    torch.testing.assert_close(layer(x), expected, atol=1e-4, rtol=1e-4)

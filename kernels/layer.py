@@ -1,11 +1,12 @@
-"""A whole layer in one call, for a step of few tokens with weights of 8 bits on a CPU.
+"""A whole layer in one call, for a step of one token or few on a CPU.
 
     from Python    norm | qkv | rope | rope | write | attend | o | norm | gate, up | silu | down      eleven calls
     here           the same eleven kernels, each called by machine code
 
 With one token most of them are done in less time than Python takes to ask for them: a norm takes half a microsecond,
-and to have it done, ten. Nothing is computed in another way, so results are the same to the last bit. What a layer is,
-decoder.py says; this one knows no biases, no norms of heads, no other ranks."""
+and to have it done, ten. Nothing is computed in another way, so results are the same to the last bit. Matrices are
+codes and scales (linear_int8.py), or float32 in blocks (linear_packed.py). What a layer is, decoder.py says; this one
+knows no biases, no norms of heads, no other ranks."""
 
 import numpy as np
 import torch
@@ -13,27 +14,28 @@ from torch import Tensor
 
 from .jit import WORTH_WAKING, Floats, compiled, flat
 from .linear_int8 import Codes, multiply_all
+from .linear_packed import multiply_blocks
 from .paged_attention import Ints, attend_all
 from .rms_norm import Scaling, add_rms_norm_all
 from .rope import rope_all
 from .silu_mul import silu_mul_all
 from .write_kv import Slots, write_all
 
-Product = tuple[Codes, Floats]  # codes [N, K], scale [N]
+Product = tuple[int, int, Codes | None, Floats | None, Floats | None]  # N, K; codes and scale, or blocks
 Weights = tuple[Scaling, Product, Product, Scaling, Product, Product]  # norm, qkv, o; norm, gate and up, down
 Pair = tuple[Tensor, Tensor]
 FloatPair = tuple[Floats, Floats]
 Places = tuple[Slots, Ints, Ints, Ints]
 
 
-def layer_int8_cpu(
+def layer_cpu(
     weights: Weights, window: int, state: Pair, angles: Pair, pools: Pair, places: tuple[Tensor, Tensor, Tensor, Tensor]
 ) -> Pair:
     """state: the change that is yet to be added to x, and x, [T, M] each; angles: cos and sin [T, 1, D / 2]; pools:
     keys and values [B, K, P, D]; places: slot_mapping [T], tables [S, longest], query_start_loc [S + 1], seq_lens [S]
     -> the state after this layer."""
     (change, x), (cos, sin), (keys, values), (slots, tables, starts, lens) = state, angles, pools, places
-    assert change.shape == x.shape == (len(slots), weights[1][0].shape[1]), f"change {change.shape}, x {x.shape}"
+    assert change.shape == x.shape == (len(slots), weights[1][1]), f"change {change.shape}, x {x.shape}"
     assert cos.shape == sin.shape == (len(x), 1, keys.shape[3] // 2), f"cos {cos.shape}, sin {sin.shape}"
     assert keys.shape == values.shape, f"keys {keys.shape}, values {values.shape}"
     assert len(tables) == len(lens) == len(starts) - 1, f"tables {tables.shape}, lengths {lens.shape}"
@@ -64,11 +66,11 @@ def layer_all(
     (T, M), normed, x = new_x.shape, np.empty_like(new_x), np.empty_like(new_x)
     one = min(threads, 1)  # a literal 1 is a type of its own, to compile everything for once more
     add_rms_norm_all(state[0], state[1], (M, M), norm, (normed, x), one)
-    rows, attended = multiply(normed, qkv, threads), np.zeros((T, o[0].shape[1]), np.float32)
+    rows, attended = multiply(normed, qkv, threads), np.zeros((T, o[1]), np.float32)
     attend(rows, window, angles, pools, places, attended, threads)
     change = multiply(attended, o, threads)
     add_rms_norm_all(change.reshape(-1), x.reshape(-1), (M, M), post_norm, (normed, new_x), one)
-    rows, features = multiply(normed, gate_up, threads), np.empty((T, down[0].shape[1]), np.float32)
+    rows, features = multiply(normed, gate_up, threads), np.empty((T, down[1]), np.float32)
     silu_mul_all(rows.reshape(-1), rows.shape[1], features, one)
     new_change[:] = multiply(features, down, threads)
 
@@ -76,12 +78,21 @@ def layer_all(
 @compiled()
 def multiply(x: Floats, product: Product, threads: int) -> Floats:
     """x [T, K] -> [T, N]"""
-    codes, scale = product
-    out = np.empty((len(x), len(codes)), np.float32)
-    multiply_all(
-        x.reshape(-1), x.shape[1], codes, scale, out, threads if codes.size >= WORTH_WAKING else min(threads, 1)
-    )
+    N, K, codes, scale, blocks = product
+    out = np.empty((len(x), N), np.float32)
+    fill(x.reshape(-1), out, codes, scale, blocks, threads if N * K >= WORTH_WAKING else min(threads, 1))
     return out
+
+
+@compiled()
+def fill(
+    x: Floats, out: Floats, codes: Codes | None, scale: Floats | None, blocks: Floats | None, threads: int
+) -> None:
+    """x flat, rows side by side. Which of the two it is, numba decides when it compiles for None."""
+    if codes is not None and scale is not None:
+        multiply_all(x, len(x) // len(out), codes, scale, out, threads)
+    if blocks is not None:
+        multiply_blocks(x, len(x) // len(out), blocks, out, threads)
 
 
 @compiled()
