@@ -1,7 +1,8 @@
 """What this machine can do at best, measured in the same run: how fast it multiplies, how fast it reads memory.
 
-    products   y = x W^T, float32, at a few shapes large enough to keep every core busy; the best one counts
-    reads      y = W x with a W of 512 MB, which no cache holds: every weight is read once
+    products   y = x W^T, float32, at a few shapes large enough to keep every core busy, in torch's order and packed as
+               the engine has it; the best one counts
+    reads      y = W x with a W of 512 MB, which no cache holds, and the sum of all its weights: the faster one counts
 
 No engine that computes what it should in float32 can be faster than these two allow; floors.py says how much that is.
 The best of several short windows, since whatever else runs can only make a window slower. As a program, `python -m
@@ -17,7 +18,9 @@ import torch
 from torch.nn.functional import linear
 
 from minipaged.models.config import read_model_config
+from minipaged.models.linear import Linear
 
+CPU = torch.device("cpu")
 WINDOWS, WINDOW_S = 8, 0.1
 
 
@@ -33,13 +36,16 @@ def measure_limits(folder: Path) -> dict[str, float]:
 
 
 def measure_product(rows: int, outputs: int, inputs: int) -> float:
-    x, weight = torch.rand(rows, inputs), torch.rand(outputs, inputs)
-    return 2e-9 * rows * outputs * inputs / best_seconds(lambda: linear(x, weight))
+    x, layer = torch.rand(rows, inputs), Linear(outputs, inputs, bias=False, dtype=torch.float32, device=CPU)
+    layer.weight = weight = torch.rand(outputs, inputs)
+    seconds = best_seconds(lambda: linear(x, weight))
+    layer.pack()
+    return 2e-9 * rows * outputs * inputs / min(seconds, best_seconds(lambda: layer(x)))
 
 
 def measure_reads() -> float:
     weight, x = torch.ones(32768, 4096), torch.ones(4096)
-    return 4e-9 * weight.numel() / best_seconds(lambda: weight @ x)
+    return 4e-9 * weight.numel() / min(best_seconds(lambda: weight @ x), best_seconds(weight.sum))
 
 
 def best_seconds(work: Callable[[], object]) -> float:

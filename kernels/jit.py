@@ -14,10 +14,12 @@ Where a CPU has registers of 512 bits, LLVM fills half of each, since the first 
 Those since Sapphire Rapids, told by their 16-bit floats, do not: there numba fills them, in all of this process.
 
 Compiled code is cached beside the source, or in the user's cache directory where that is read-only. numba notices a
-change in a kernel's own file only: whoever changes what others call (runs.py ..., for layer.py nearly all of them)
-deletes kernels/__pycache__."""
+change in a kernel's own file only, and kernels call one another across files: so what lies beside the source and is
+older than any kernel's text is compiled anew. (In a user's cache directory, where nobody edits, it is not.)"""
 
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -36,6 +38,18 @@ WORTH_WAKING = 1 << 17  # numbers: with fewer, one thread is done before it has 
 settings: Any = config  # its attributes are made when it is imported
 if settings.CPU_FEATURES is None and "+avx512fp16" in (features := get_host_cpu_features()):
     settings.CPU_FEATURES = f"{features},-prefer-256-bit"
+
+
+def forget_older(folder: Path) -> None:
+    """Numba's indices of compiled code, in folder/__pycache__, that are older than a source in the folder."""
+    newest = max(source.stat().st_mtime for source in folder.glob("*.py"))
+    for index in folder.glob("__pycache__/*.nbi"):
+        with suppress(OSError):  # another process has thrown it away already, or nobody may
+            if index.stat().st_mtime < newest:
+                index.unlink()
+
+
+forget_older(Path(__file__).parent)
 
 
 def compiled(*, parallel: bool = False, as_written: bool = False) -> Callable[[F], F]:

@@ -10,7 +10,7 @@ import pytest
 from numba import njit
 from numba.core.codegen import get_host_cpu_features
 
-import minipaged.kernels.jit  # noqa: F401  tells numba which registers to use
+from minipaged.kernels.jit import forget_older  # whose module also tells numba which registers to use
 from minipaged.kernels.prefetch import fetch_row
 
 ROOT = Path(__file__).parent.parent.parent
@@ -63,3 +63,14 @@ def test_loops_have_as_many_threads_as_torch_and_leave_it_its_own():
     environment.pop("NUMBA_NUM_THREADS", None)
     result = subprocess.run([sys.executable, "-c", LOOPS], cwd=ROOT, env=environment, capture_output=True, text=True)
     assert result.stdout == "1 1\n", result.stderr
+
+
+def test_compiled_code_that_is_older_than_any_kernel_is_forgotten(tmp_path):
+    cache = tmp_path / "__pycache__"
+    cache.mkdir()
+    ages = {"rope.py": 50, "layer.py": 90, "__pycache__/layer.rope.nbi": 60, "__pycache__/layer.norm.nbi": 40}
+    for name, age in ages.items():
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (1e9 - age, 1e9 - age))
+    forget_older(tmp_path)
+    assert [path.name for path in cache.iterdir()] == ["layer.norm.nbi"]
