@@ -137,7 +137,8 @@ def test_a_time_limit_and_a_lost_terminal_are_ctrl_c(tmp_path, number):
         shown, _ = process.communicate(timeout=60)
     ended(part.pid)
     assert process.returncode == 130
-    assert shown.splitlines()[-1].endswith("interrupted")
+    told = [line for line in shown.splitlines() if line.endswith("interrupted")]
+    assert len(told) == 1, "its figures may follow, if it had any by then"
     assert json.loads((tmp_path / "gpu.json").read_text())["parts"]["step"]["error"] == "interrupted"
 
 
